@@ -1,0 +1,14 @@
+"""Entry for the console script, for `python -m toolsample_cli` and for torchrun."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    from toolsample_cli.cli.app import run
+
+    raise SystemExit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Every knob of every stage, declared once: default, range and meaning (standard library only).
+
+A stage's dataclass is at once its command-line flags, its table in a recipe file and the record of how a
+shard was made. Precedence: flag > recipe file > default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toolsample_cli.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def knob(default: Any, help: str, *, choices: tuple | None = None, low: float | None = None, high: float | None = None):
+    """A dataclass field with its meaning, allowed values and inclusive range."""
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    """`toolsample import`: raw files to tasks."""
+
+    format: str = knob("auto", "raw format; `auto` decides by the keys of the first row and prints its choice")
+    source: str = knob("", "name of the data set, stored in every row (default: the file's name)")
+    split: str = knob("train", "split stored in every row", choices=("train", "validation", "test"))
+    protocol: str = knob("auto", "how the model is to write its calls; `auto` takes the raw format's own")
+    license: str = knob("", "licence of the data, stored in every row")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """`toolsample rollout`: n completions a task, with token ids and logprobs."""
+
+    backend: str = knob("transformers", "engine that generates", choices=("transformers", "vllm", "openai", "replay"))
+    n: int = knob(8, "completions a task", low=1)
+    temperature: float = knob(1.0, "sampling temperature; 0 is greedy", low=0.0)
+    top_p: float = knob(1.0, "nucleus sampling mass; 1 is off", low=0.0, high=1.0)
+    top_k: int = knob(0, "sample from the k likeliest tokens; 0 is off", low=0)
+    min_p: float = knob(0.0, "drop tokens less likely than this share of the likeliest; 0 is off", low=0.0, high=1.0)
+    max_new_tokens: int = knob(512, "longest completion in tokens", low=1)
+    max_prompt_tokens: int = knob(
+        0, "longer prompts become error rows, never truncated; 0: the model's own limit", low=0
+    )
+    seed: int = knob(0, "base seed; every (task, round, sample) derives its own from it", low=0)
+    round: int = knob(0, "round of the loop these rollouts belong to", low=0)
+    self_examples: bool = knob(False, "ask for self-made examples inside the thought (self-exemplifying thinking)")
+    dtype: str = knob(
+        "auto",
+        "weights' type; `auto`: float32 on CPU, bfloat16 on GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
+    batch_tokens: int = knob(32768, "prompt and completion tokens generated together (transformers)", low=1)
+    tasks_per_shard: int = knob(512, "tasks in one output shard", low=1)
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """`toolsample score`: reward components of every completion (ToolRL's reward by default)."""
+
+    protocol: str = knob("auto", "how calls are written; `auto` takes the task's own")
+    match: str = knob("greedy", "how predicted calls are paired with gold calls", choices=("greedy", "optimal"))
+    values: str = knob("toolrl", "rule that compares argument values")
+
+
+@dataclass(frozen=True)
+class FilterConfig:
+    """`toolsample filter`: group statistics to importance, keep and reason."""
+
+    method: str = knob("rds", "selection method")
+    state_weight: float = knob(
+        0.5, "lambda: weight of the state (unlearned share) against the potential (variance)", low=0.0, high=1.0
+    )
+    floor: float = knob(0.05, "epsilon: added to every importance, so that nothing is forgotten", low=0.0)
+    activation_mean: float = knob(1.0, "selection starts once the mean reward has exceeded this ...")
+    activation_batches: int = knob(7, "... for so many consecutive batches; 0: from the start", low=0)
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """`toolsample curriculum`: sub-task weights, hard tasks, the next draw."""
+
+    tasks_per_round: int = knob(64, "tasks drawn for the next round", low=1)
+    weighting: str = knob("weights", "task-based curriculum (TDCL)", choices=("weights", "stage", "sample", "none"))
+    decay: float = knob(0.9, "rho: inertia of the mastery average", low=0.0, high=1.0)
+    temperature: float = knob(0.5, "tau: lower moves more weight to the least mastered sub-task", low=1e-6)
+    weight_low: float = knob(0.5, "smallest weight of a sub-task", low=0.0)
+    weight_high: float = knob(2.0, "largest weight of a sub-task", low=0.0)
+    hard: str = knob(
+        "keep", "what happens to tasks without a correct completion", choices=("keep", "drop", "fewshot", "hint")
+    )
+    hard_after: int = knob(10, "completions without a correct one that make a task hard", low=1)
+    shots_step: int = knob(2, "demonstrations added to a hard task", low=1)
+    shots_max: int = knob(4, "most demonstrations of one task", low=1)
+    fade_at: float = knob(0.8, "share correct from which demonstrations are taken away again", low=0.0, high=1.0)
+    bonus: float = knob(0.0, "self-exemplifying bonus (0.01 in ToolExpander); 0 is off", low=0.0)
+    seed: int = knob(0, "seed of the draw", low=0)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """`toolsample train`: optimizer steps from rollouts and batch."""
+
+    objective: str = knob("grpo", "grpo: from scored rollouts; sft: gold answers of tasks", choices=("grpo", "sft"))
+    loss: str = knob("dapo", "policy loss")
+    lr: float = knob(1e-6, "initial learning rate", low=0.0)
+    lr_schedule: str = knob(
+        "exponential", "learning rate over rounds", choices=("exponential", "constant", "cosine", "linear")
+    )
+    lr_decay: float = knob(
+        0.7, "gamma of the exponential decay, per round (ToolExpander; value is our reading)", low=0.0, high=1.0
+    )
+    lr_floor: float = knob(1e-7, "smallest learning rate", low=0.0)
+    steps: int = knob(4, "optimizer steps a round; the batch is cut into so many mini-batches of whole groups", low=1)
+    clip_low: float = knob(0.2, "ratio clipped below 1 - clip_low", low=0.0, high=1.0)
+    clip_high: float = knob(0.28, "ratio clipped above 1 + clip_high", low=0.0)
+    max_grad_norm: float = knob(1.0, "gradient clipping; 0 is off", low=0.0)
+    weight_decay: float = knob(0.0, "AdamW's weight decay", low=0.0)
+    advantage: str = knob("group_std", "how rewards become advantages")
+    bonus_mode: str = knob(
+        "std_floor", "self-exemplifying bonus and the group's std", choices=("literal", "excluded", "std_floor")
+    )
+    token_budget: int = knob(16384, "tokens in one micro-batch; bounds memory", low=1)
+    seed: int = knob(0, "order of the groups", low=0)
+    dtype: str = knob(
+        "auto", "weights' type; `auto`: float32 on CPU, bfloat16 on GPU", choices=("auto", "float32", "bfloat16")
+    )
+    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
+    allow_test_data: bool = knob(False, "train on rows marked as benchmark test data")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """`toolsample eval-bfcl`: ask a model BFCL's questions, score by the official checker."""
+
+    version: str = knob("v4", "release of the official evaluator", choices=("v4", "v3"))
+    categories: str = knob(
+        "simple_python,multiple,parallel,parallel_multiple,irrelevance", "comma-separated categories or groups"
+    )
+    protocol: str = knob("hermes", "how the model writes its calls")
+    max_new_tokens: int = knob(512, "longest answer in tokens", low=1)
+    dtype: str = knob("auto", "weights' type", choices=("auto", "float32", "bfloat16", "float16"))
+    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
+    batch_tokens: int = knob(32768, "tokens generated together (transformers)", low=1)
+
+
+STAGES: dict[str, type] = {
+    "import": ImportConfig,
+    "rollout": RolloutConfig,
+    "score": ScoreConfig,
+    "filter": FilterConfig,
+    "curriculum": CurriculumConfig,
+    "train": TrainConfig,
+    "eval-bfcl": EvalConfig,
+}
+"""Recipe table name -> dataclass."""
+
+
+def read_recipe(path: Path, known: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """A recipe (TOML) as {stage: {key: value}}, every key checked against the stage's dataclass.
+
+    `known` names further top-level tables that are not stages. Raises ConfigError with the file, the
+    unknown key and the nearest valid one.
+    """
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such recipe file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    for table, values in recipe.items():
+        if table in known:
+            continue
+        _refuse_unknown(table, [*STAGES, *known], f"{path}: unknown table")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path}: {table} must be a table, as in [{table}]")
+        for key in values:
+            _refuse_unknown(
+                key, [f.name for f in dataclasses.fields(STAGES[table])], f"{path}: unknown key in [{table}]"
+            )
+    return recipe
+
+
+def resolve(cls: type[T], flags: dict[str, Any], table: dict[str, Any] | None = None) -> T:
+    """Build a stage's config from typed flags (None: not typed) over a recipe table over defaults.
+
+    Raises ConfigError for a wrong type, an unknown choice or a value out of range.
+    """
+    values = {**(table or {}), **{key: value for key, value in flags.items() if value is not None}}
+    hints = typing.get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        if item.name in values:
+            values[item.name] = _checked(item, hints[item.name], values[item.name])
+    return cls(**values)
+
+
+def _checked(item: dataclasses.Field, hint: Any, value: Any) -> Any:
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) not in allowed:
+        expected = " or ".join(t.__name__ for t in allowed)
+        raise ConfigError(f"{item.name} = {value!r}: expected {expected}, got {type(value).__name__}")
+    choices, low, high = (item.metadata.get(key) for key in ("choices", "low", "high"))
+    if choices and value not in choices:
+        raise ConfigError(
+            f"{item.name} = {value!r}: not one of {', '.join(map(str, choices))}", hint=nearest(str(value), choices)
+        )
+    if low is not None and not value >= low:
+        raise ConfigError(f"{item.name} = {value!r}: must be at least {low:g}")
+    if high is not None and not value <= high:
+        raise ConfigError(f"{item.name} = {value!r}: must be at most {high:g}")
+    return value
+
+
+def nearest(word: str, valid: typing.Iterable[str]) -> str | None:
+    """`did you mean X?` for a mistyped word, or None when nothing is near."""
+    match = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
+    return f"did you mean {match[0]!r}?" if match else None
+
+
+def _refuse_unknown(word: str, valid: list[str], message: str) -> None:
+    if word not in valid:
+        raise ConfigError(f"{message}: {word!r}", hint=nearest(word, valid) or f"valid: {', '.join(valid)}")
+
+
+def as_record(config: Any) -> dict[str, Any]:
+    """The config as plain JSON values, in declaration order."""
+    return dataclasses.asdict(config)
+
+
+def digest(value: Any) -> str:
+    """16 hex digits that identify a JSON-like value (key order does not matter)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -1,0 +1,231 @@
+"""Writing shards: atomic, resumable, and refusing to mix two configurations in one folder.
+
+A shard is written in `<folder>.tmp/`, read back, fsynced and renamed, so that whatever stands in the folder is
+whole. Footers carry kind, version, config and input digests: resuming needs nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli import __version__, schema
+from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.shards import (
+    FOOTER_KEY,
+    Slice,
+    numbered,
+    read_footer,
+    read_frame,
+    sha256,
+    sync_folder,
+    write_json,
+)
+
+ROW_GROUP = 4096
+"""Rows in a row group: small enough that fetching one task reads little, large enough to compress (measured)."""
+
+
+@dataclass
+class Output:
+    """A folder that one stage writes: opened, filled shard by shard, finished with a manifest.
+
+    Use as a context manager. `config` and `inputs` (name -> digest) are compared with what stands there:
+    equal shards are `done`, a difference is refused with the keys that differ unless `overwrite`. Keys in
+    `may_change` (such as rollout's n) do not forbid going on; the stage then asks `existing`.
+    """
+
+    path: Path
+    kind: schema.Kind
+    config: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    overwrite: bool = False
+    part: Slice = Slice()
+    may_change: frozenset[str] = frozenset()
+    counts: Counter[str] = field(default_factory=Counter)
+    _written: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _lock: Any = None
+
+    def __enter__(self) -> Output:
+        self.path = Path(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path}: exists and is not a folder")
+        self._take_lock()
+        try:
+            if self.overwrite:
+                self._clear()
+            else:
+                self._refuse_changes()
+            self.path.mkdir(parents=True, exist_ok=True)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._release()
+
+    @property
+    def _beside(self) -> Path:
+        return self.path.parent / f"{self.path.name}.tmp"
+
+    @property
+    def manifest_path(self) -> Path:
+        """Where this slice's manifest stands once it is finished."""
+        return self.path.parent / f"{self.path.name}.manifest{self.part.suffix}.json"
+
+    def _take_lock(self) -> None:
+        self._beside.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._beside / f"lock{self.part.suffix}").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise StageFailure(f"{self.path}: another process is writing it", hint="wait for it, or stop it") from None
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            (self._beside / f"lock{self.part.suffix}").unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
+            with contextlib.suppress(OSError):  # another slice still works there
+                self._beside.rmdir()
+
+    def _clear(self) -> None:
+        if self.part.count == 1:
+            for manifest in self.path.parent.glob(f"{_glob_safe(self.path.name)}.manifest*.json"):
+                manifest.unlink()
+        self.manifest_path.unlink(missing_ok=True)
+        for number, file in numbered(self.path) if self.path.exists() else []:
+            if self.part.owns(number):
+                file.unlink()
+
+    def _refuse_changes(self) -> None:
+        for number, file in numbered(self.path) if self.path.exists() else []:
+            if not self.part.owns(number):
+                continue
+            footer = read_footer(file)
+            if footer.get("kind") != self.kind.name:
+                raise DataError(
+                    f"{file}: holds {footer.get('kind', 'foreign data')}, this stage writes {self.kind.name}",
+                    hint="choose another output folder",
+                )
+            changed = sorted(key for key in self._differing(footer) if key not in self.may_change)
+            if changed:
+                changes = "; ".join(self._change(footer, key) for key in changed)
+                raise ConfigError(
+                    f"{self.path}: was made with other settings or inputs: {changes}",
+                    hint="give --overwrite to make it anew, or another output folder",
+                )
+
+    def _differing(self, footer: Mapping[str, Any]) -> list[str]:
+        old = {**footer.get("config", {}), **{f"input {k}": v for k, v in footer.get("inputs", {}).items()}}
+        new = self._identity()
+        return [key for key in {*old, *new} if old.get(key) != new.get(key)]
+
+    def _identity(self) -> dict[str, Any]:
+        return {**json.loads(json.dumps(dict(self.config))), **{f"input {k}": v for k, v in self.inputs.items()}}
+
+    def _change(self, footer: Mapping[str, Any], key: str) -> str:
+        old = {**footer.get("config", {}), **{f"input {k}": v for k, v in footer.get("inputs", {}).items()}}
+        return f"{key} was {old.get(key)!r}, now {self._identity().get(key)!r}"
+
+    @staticmethod
+    def name(number: int) -> str:
+        """File name of shard `number`."""
+        return f"part-{number:05d}.parquet"
+
+    def done(self, number: int) -> bool:
+        """Whether this shard stands there, made from the same config and inputs."""
+        file = self.path / self.name(number)
+        if not file.exists() or self._differing(read_footer(file)):
+            return False
+        if file.name not in self._written:
+            self._note(
+                file, pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
+            )
+        return True
+
+    def existing(self, number: int) -> pl.DataFrame | None:
+        """The shard as it stands, for topping up; None when there is none."""
+        file = self.path / self.name(number)
+        return read_frame(file, self.kind) if file.exists() else None
+
+    def write(self, number: int, data: pl.DataFrame) -> Path:
+        """Write one shard: checked against the contract, read back, synced, renamed. Returns its path."""
+        file = self.path / self.name(number)
+        schema.check(self.kind, data, str(file))
+        beside = self._beside / file.name
+        record = {
+            "kind": self.kind.name,
+            "schema_version": schema.VERSION,
+            "version": __version__,
+            "config": dict(self.config),
+            "inputs": dict(self.inputs),
+        }
+        try:
+            data.select(self.kind.schema).write_parquet(
+                beside,
+                compression="zstd",
+                compression_level=3,
+                row_group_size=ROW_GROUP,
+                metadata={FOOTER_KEY: json.dumps(record, sort_keys=True)},
+            )
+            with beside.open("rb") as handle:
+                os.fsync(handle.fileno())
+            rows = pl.scan_parquet(beside, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
+            if rows != data.height:
+                raise StageFailure(f"{file}: wrote {data.height} rows, {rows} can be read back")
+            beside.replace(file)
+            sync_folder(self.path)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            beside.unlink(missing_ok=True)
+            raise StageFailure(
+                f"{file}: could not be written: {error}", hint="what was finished before is kept; rerun to go on"
+            ) from error
+        self._note(file, data.height)
+        return file
+
+    def _note(self, file: Path, rows: int) -> None:
+        self._written[file.name] = {
+            "name": file.name,
+            "rows": rows,
+            "bytes": file.stat().st_size,
+            "sha256": sha256(file),
+        }
+
+    def finish(self) -> Path:
+        """Write the manifest: from now on readers take the folder as finished. Returns its path."""
+        shards = [self._written[name] for name in sorted(self._written)]
+        extra = [
+            file for number, file in numbered(self.path) if self.part.owns(number) and file.name not in self._written
+        ]
+        for file in extra:  # left from a run with more input
+            file.unlink()
+        manifest = {
+            "kind": self.kind.name,
+            "schema_version": schema.VERSION,
+            "version": __version__,
+            "complete": True,
+            "config": dict(self.config),
+            "inputs": dict(self.inputs),
+            "rows": sum(shard["rows"] for shard in shards),
+            "counts": dict(sorted(self.counts.items())),
+            "shards": shards,
+        }
+        write_json(self.manifest_path, manifest)
+        return self.manifest_path
+
+
+def _glob_safe(name: str) -> str:
+    return re.sub(r"([\[\]*?])", r"[\1]", name)

@@ -1,0 +1,272 @@
+"""Reading shards: numerical order, explicit checks, and one clear error for whatever is missing or torn.
+
+A folder holds `part-00000.parquet`, ... and nothing else; `<folder>.manifest.json` beside it says that the
+stage finished. `output.py` is the writing side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli import schema
+from toolsample_cli.config import digest
+from toolsample_cli.errors import ConfigError, DataError
+
+FOOTER_KEY = "toolsample"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Part `index` of `count` equal parts of a stage's shards (`--shard 0/3`)."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """`i/n` with 0 <= i < n; ConfigError otherwise."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not match or not int(match[1]) < int(match[2]):
+            raise ConfigError(f"--shard {text}: expected i/n with 0 <= i < n, as in 0/3")
+        return cls(int(match[1]), int(match[2]))
+
+    def owns(self, number: int) -> bool:
+        """Whether shard `number` belongs to this slice."""
+        return number % self.count == self.index
+
+    @property
+    def suffix(self) -> str:
+        """What tells this slice's manifest and lock from the others'."""
+        return "" if self.count == 1 else f"-{self.index}-of-{self.count}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One finished Parquet file."""
+
+    path: Path
+    number: int
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A readable folder (or single file) of shards of one kind, in numerical order."""
+
+    path: Path
+    kind: schema.Kind
+    shards: tuple[Shard, ...]
+    config: dict[str, Any]
+    counts: dict[str, int]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all shards."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that identify the content."""
+        return digest([shard.sha256 for shard in self.shards])
+
+    def read(self, shard: Shard, columns: list[str] | None = None) -> pl.DataFrame:
+        """One shard, checked against the contract; `columns` reads (and checks) only those."""
+        return read_frame(shard.path, self.kind, columns)
+
+    def frames(self, columns: list[str] | None = None, part: Slice = Slice()) -> Iterator[tuple[Shard, pl.DataFrame]]:
+        """Every shard of the slice in order, one in memory at a time."""
+        for shard in self.shards:
+            if part.owns(shard.number):
+                yield shard, self.read(shard, columns)
+
+    def load(self, columns: list[str] | None = None) -> pl.DataFrame:
+        """All shards in one frame; for what is known to be small."""
+        frames = [frame for _, frame in self.frames(columns)]
+        if frames:
+            return pl.concat(frames)
+        empty = pl.DataFrame(schema=self.kind.schema)
+        return empty.select(columns) if columns else empty
+
+
+def read_frame(path: Path, kind: schema.Kind, columns: list[str] | None = None) -> pl.DataFrame:
+    """One Parquet file as a frame of this kind; DataError names the file and what is wrong with it."""
+    footer = read_footer(path)
+    found = footer.get("kind", kind.name)
+    if found != kind.name:
+        raise DataError(f"{path}: holds {found}, expected {kind.name}")
+    if footer.get("schema_version", schema.VERSION) > schema.VERSION:
+        raise DataError(
+            f"{path}: written by a newer toolsample (schema {footer['schema_version']})", hint="upgrade toolsample"
+        )
+    try:
+        data = pl.read_parquet(path, columns=columns, glob=False, hive_partitioning=False)
+    except pl.exceptions.ColumnNotFoundError as error:
+        raise DataError(f"{path}: not a {kind.name} shard: no column {error}") from None
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    if columns:
+        kind = schema.Kind(kind.name, kind.meaning, tuple(c for c in kind.columns if c.name in columns), (columns[0],))
+        return schema.check(kind, data.select(kind.schema), str(path))
+    return schema.check(kind, data, str(path)).select(kind.schema)
+
+
+def read_footer(path: Path) -> dict[str, Any]:
+    """The lineage record in a Parquet footer ({} when another program wrote the file)."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: 0 bytes, the shard was lost", hint="delete it and rerun the stage that wrote it")
+    try:
+        metadata = pl.read_parquet_metadata(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(
+            f"{path}: not a whole Parquet file: {error}", hint="delete it and rerun the stage that wrote it"
+        ) from None
+    return json.loads(metadata.get(FOOTER_KEY, "{}"))
+
+
+def open_folder(path: Path, kind: schema.Kind) -> Folder:
+    """Open finished shards for reading.
+
+    Raises DataError when the folder is missing, holds something else, lacks a shard its manifest names, or
+    when its stage has not finished.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder", hint=f"expected a folder of {kind.name} shards")
+    files = numbered(path)
+    manifests = _manifests(path)
+    _refuse_unfinished(path, manifests, files, kind)
+    known = {entry["name"]: entry for manifest in manifests for entry in manifest["shards"]}
+    shards = []
+    for number, file in files:
+        footer = read_footer(file)
+        if footer.get("kind", kind.name) != kind.name:
+            raise DataError(f"{file}: holds {footer['kind']}, expected {kind.name}")
+        entry = known.get(file.name)
+        if entry and entry["bytes"] == file.stat().st_size:
+            shards.append(Shard(file, number, entry["rows"], entry["sha256"]))
+        elif entry:
+            raise DataError(
+                f"{file}: {file.stat().st_size} bytes, its manifest says {entry['bytes']}",
+                hint="rerun the stage that wrote it",
+            )
+        else:
+            rows = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
+            shards.append(Shard(file, number, rows, sha256(file)))
+    if not shards and not manifests:
+        raise DataError(f"{path}: no shards in it", hint=f"expected a folder of {kind.name} shards")
+    counts: Counter[str] = Counter()
+    for manifest in manifests:
+        counts.update(manifest["counts"])
+    config = manifests[0]["config"] if manifests else (read_footer(files[0][1]).get("config", {}) if files else {})
+    return Folder(path, kind, tuple(shards), config, dict(counts))
+
+
+def numbered(path: Path) -> list[tuple[int, Path]]:
+    """(number, file) of every shard, by number; a foreign file is an error, a hidden one is not a shard."""
+    if path.is_file():
+        return [(0, path)]
+    found = []
+    for file in path.iterdir():
+        if file.name.startswith((".", "_")):
+            continue
+        match = re.fullmatch(r".*?(\d+)\.parquet", file.name)
+        if not match or not file.is_file():
+            raise DataError(
+                f"{file}: does not belong in a folder of shards",
+                hint="move it away; shards are named part-00000.parquet",
+            )
+        found.append((int(match[1]), file))
+    return sorted(found)
+
+
+def _manifests(path: Path) -> list[dict[str, Any]]:
+    whole = path.parent / f"{path.name}.manifest.json"
+    pattern = re.compile(re.escape(path.name) + r"\.manifest-(\d+)-of-(\d+)\.json")
+    parts = sorted(file for file in path.parent.iterdir() if pattern.fullmatch(file.name))
+    manifests = []
+    for file in [whole] if whole.exists() else parts:
+        try:
+            manifests.append(json.loads(file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise DataError(f"{file}: not valid JSON: {error}") from None
+    if not whole.exists() and parts:
+        count = int(pattern.fullmatch(parts[0].name)[2])
+        if len(parts) != count:
+            raise DataError(
+                f"{path}: only {len(parts)} of {count} slices are finished", hint="run the missing --shard i/n first"
+            )
+    return manifests
+
+
+def _refuse_unfinished(
+    path: Path, manifests: list[dict[str, Any]], files: list[tuple[int, Path]], kind: schema.Kind
+) -> None:
+    for manifest in manifests:
+        if manifest.get("kind") != kind.name:
+            raise DataError(f"{path}: a folder of {manifest.get('kind')} shards, expected {kind.name}")
+    present = {file.name for _, file in files}
+    missing = [entry["name"] for manifest in manifests for entry in manifest["shards"] if entry["name"] not in present]
+    if missing:
+        raise DataError(
+            f"{path / missing[0]}: missing, though the manifest names it", hint="rerun the stage that wrote it"
+        )
+    if not manifests and any(read_footer(file).get("kind") for _, file in files[:1]) and path.is_dir():
+        raise DataError(
+            f"{path}: its stage has not finished (no manifest beside it)",
+            hint="rerun that stage; it goes on where it stopped",
+        )
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as handle:
+        return (
+            hashlib.file_digest(handle, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else _slow_sha256(handle)
+        )
+
+
+def _slow_sha256(handle: Any) -> str:  # Python 3.10
+    state = hashlib.sha256()
+    while block := handle.read(1 << 20):
+        state.update(block)
+    return state.hexdigest()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a small file in one step: beside it, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.parent / f".{path.name}.tmp"
+    with beside.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    beside.replace(path)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_atomically` of indented JSON with a final newline."""
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
