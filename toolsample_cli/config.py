@@ -154,6 +154,27 @@ class EvalConfig:
     batch_tokens: int = knob(32768, "tokens generated together (transformers)", low=1)
 
 
+@dataclass(frozen=True)
+class RunConfig:
+    """`toolsample run`: rounds of all stages in one process."""
+
+    corpus: str = knob("", "folder of task shards to draw from")
+    model: str = knob("", "policy to start from: folder or hub id")
+    rounds: int = knob(8, "rounds of rollout, score, filter, curriculum, train", low=0)
+    heldout: str = knob("", "comma-separated folders of held-out tasks, answered greedily")
+    evaluate_every: int = knob(1, "rounds between held-out evaluations; 0: only at the end", low=0)
+    seeds: str = knob("0", "comma-separated seeds; each is a run of its own")
+    max_rollouts: int = knob(0, "stop once so many completions were sampled; 0 is off", low=0)
+    max_minutes: float = knob(
+        0.0, "stop at the end of the round in which so many minutes have passed; 0 is off", low=0.0
+    )
+    target_exact: float = knob(
+        0.0, "stop once the first held-out set is answered exactly this often; 0 is off", low=0.0, high=1.0
+    )
+    stop_on_collapse: bool = knob(False, "stop when held-out exact match falls below half of its best")
+    keep_checkpoints: int = knob(1, "checkpoints kept a run, the newest; 0 keeps all", low=0)
+
+
 STAGES: dict[str, type] = {
     "import": ImportConfig,
     "rollout": RolloutConfig,
@@ -162,15 +183,16 @@ STAGES: dict[str, type] = {
     "curriculum": CurriculumConfig,
     "train": TrainConfig,
     "eval-bfcl": EvalConfig,
+    "run": RunConfig,
 }
 """Recipe table name -> dataclass."""
 
 
-def read_recipe(path: Path, known: frozenset[str] = frozenset()) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[str, Any]:
     """A recipe (TOML) as {stage: {key: value}}, every key checked against the stage's dataclass.
 
-    `known` names further top-level tables that are not stages. Raises ConfigError with the file, the
-    unknown key and the nearest valid one.
+    The table `arms` holds variants: [arms.NAME.STAGE] overrides [STAGE] in the arm NAME. Raises ConfigError
+    with the file, the unknown key and the nearest valid one.
     """
     try:
         import tomllib
@@ -182,17 +204,23 @@ def read_recipe(path: Path, known: frozenset[str] = frozenset()) -> dict[str, An
         raise ConfigError(f"{path}: no such recipe file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    for table, values in recipe.items():
-        if table in known:
-            continue
-        _refuse_unknown(table, [*STAGES, *known], f"{path}: unknown table")
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: {table} must be a table, as in [{table}]")
-        for key in values:
-            _refuse_unknown(
-                key, [f.name for f in dataclasses.fields(STAGES[table])], f"{path}: unknown key in [{table}]"
-            )
+    arms = recipe.get("arms", {})
+    if not isinstance(arms, dict) or not all(isinstance(tables, dict) for tables in arms.values()):
+        raise ConfigError(f"{path}: arms must be tables, as in [arms.NAME.train]")
+    _check_tables({table: values for table, values in recipe.items() if table != "arms"}, str(path))
+    for arm, tables in arms.items():
+        _check_tables(tables, f"{path}: arm {arm}")
     return recipe
+
+
+def _check_tables(tables: dict[str, Any], where: str) -> None:
+    for table, values in tables.items():
+        _refuse_unknown(table, [*STAGES, "arms"], f"{where}: unknown table")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{where}: {table} must be a table, as in [{table}]")
+        for key in values:
+            valid = [item.name for item in dataclasses.fields(STAGES[table])]
+            _refuse_unknown(key, valid, f"{where}: unknown key in [{table}]")
 
 
 def resolve(cls: type[T], flags: dict[str, Any], table: dict[str, Any] | None = None) -> T:
