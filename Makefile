@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow lint format policy bench clean
+.PHONY: help install demo test test-slow lint format policy docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ format: $(STAMP)  ## rewrite to the house style
 
 policy: $(STAMP)  ## rebuild the two fixture policies (long; see fixtures/README.md)
 	@$(BIN)/python fixtures/make_policy.py
+
+docs: $(STAMP)  ## rewrite the generated parts of README.md
+	@$(BIN)/python docs/generate.py
 
 bench: $(STAMP)  ## one JSON line a benchmark
 	@for script in benchmarks/[a-z]*.py; do case $$script in *gpu_*) ;; *) $(BIN)/python $$script --json || exit 1;; esac; done

@@ -1,0 +1,53 @@
+"""Rewrites the generated parts of README.md from the code: `python docs/generate.py [--check]`.
+
+The parts stand between `<!-- NAME -->` and `<!-- /NAME -->`: `columns` from schema.py, `settings` from config.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+from toolsample_cli.config import STAGES
+from toolsample_cli.schema import column_table
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+
+def settings_table() -> str:
+    """Every knob of every command: flag, default, meaning."""
+    lines = []
+    for stage, config in STAGES.items():
+        lines += [f"**`toolsample {stage}`**", "", "| setting | default | meaning |", "|---|---|---|"]
+        for item in dataclasses.fields(config):
+            choices = item.metadata.get("choices")
+            listed = f" ({', '.join(map(str, choices))})" if choices else ""
+            default = f"`{item.default}`" if item.default != "" else ""
+            lines.append(f"| `{item.name}` | {default} | {item.metadata['help'].replace('|', '/')}{listed} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def generate(text: str) -> str:
+    """The README with its generated parts made anew."""
+    for name, make in {"columns": column_table, "settings": settings_table}.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if not pattern.search(text):
+            raise SystemExit(f"README.md has no part <!-- {name} -->")
+        text = pattern.sub(lambda match, body=make(): f"{match[1]}{body}\n{match[2]}", text)
+    return text
+
+
+def main() -> None:
+    """Rewrite, or with --check exit 1 when the README is out of date."""
+    old = README.read_text(encoding="utf-8")
+    new = generate(old)
+    if "--check" in sys.argv[1:]:
+        raise SystemExit(0 if new == old else "README.md is out of date: run `make docs`")
+    README.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
