@@ -1,0 +1,111 @@
+"""A tool call as a value: name and arguments, its canonical JSON text, and reading JSON that a model wrote.
+
+Model text is data: it is decoded, never evaluated, in bounded time and depth. The standard library's decoder
+is the reference, because others differ on NaN, big integers and surrogates and a reward must not depend on that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_DEPTH = 100
+"""Deepest nesting that is read. Real arguments stay below 10; the decoder itself fails at about 1,000."""
+
+MAX_CHARS = 1_000_000
+"""Longest completion that is read; longer ones get the status `too_long`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a tool; `arguments` is a plain JSON object."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """The call as it is stored: {name, arguments}."""
+        return {"name": self.name, "arguments": self.arguments}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Call:
+        """The inverse of `record`."""
+        return cls(record["name"], dict(record["arguments"]))
+
+
+_encode = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+).encode
+
+
+def canonical(value: Any) -> str:
+    """JSON text that is equal for equal values: sorted keys, no spaces, real characters.
+
+    Lone surrogates become U+FFFD and NaN or infinities become their names as text, so that any column can hold it.
+    """
+    try:
+        text = _encode(value)
+    except ValueError:
+        text = _encode(_finite(value))
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def calls_json(calls: Iterable[Call]) -> str:
+    """Calls as the canonical list [{name, arguments}], the form of `gold_json` and `calls_json`."""
+    return canonical([call.record() for call in calls])
+
+
+def read_calls(text: str) -> tuple[Call, ...]:
+    """Calls from their stored form; ValueError, KeyError or TypeError when it is not one."""
+    return tuple(Call.of(record) for record in json.loads(text))
+
+
+class TooDeep(ValueError):
+    """The text nests deeper than MAX_DEPTH."""
+
+
+def loads(text: str) -> Any:
+    """`json.loads` with bounded depth: ValueError for what is not JSON, TooDeep for what nests too deeply."""
+    guard_depth(text)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise TooDeep(f"nested deeper than {MAX_DEPTH}") from None
+
+
+def guard_depth(text: str) -> None:
+    """Raise TooDeep when brackets nest deeper than MAX_DEPTH; strings are looked through only where needed."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth, inside, skip = 0, False, False
+    for character in text:
+        if skip:
+            skip = False
+        elif inside:
+            if character == "\\":
+                skip = True
+            elif character == '"':
+                inside = False
+        elif character == '"':
+            inside = True
+        elif character in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise TooDeep(f"nested deeper than {MAX_DEPTH}")
+        elif character in "]}":
+            depth -= 1
