@@ -96,6 +96,15 @@ def score_text(
     )  # fmt: skip
 
 
+def errored(gold: Gold) -> Scored:
+    """The row of a rollout that has no completion: status `error`, everything earned is null."""
+    low, high = (-3.0, 4.0) if gold.calls else (0.0, 1.0)
+    maxima = gold.maxima if gold.calls else (None, None, None)
+    return Scored(
+        "error", (), None, None, None, None, 1.0, *maxima, None, None, None, None, low, high
+    )  # fmt: skip
+
+
 NOTHING = (0.0, 0.0, 0.0, 0.0)
 
 

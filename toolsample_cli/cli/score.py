@@ -1,0 +1,32 @@
+"""`toolsample score`: reward components of every completion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolsample_cli.cli.command import stage_command
+from toolsample_cli.config import ScoreConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @stage_command(app, "score", ScoreConfig)
+    def score(
+        tasks: Annotated[Path, typer.Argument(help="folder of tasks the rollouts were made from")],
+        rollouts: Annotated[Path, typer.Argument(help="folder of rollouts")],
+        out: Annotated[Path, typer.Option("--out", "-o", help="folder of scores to write")],
+        config: ScoreConfig,
+        options: Any,
+    ) -> Any:
+        """Score every completion: what was called, what was right, what it earns. Needs no model, so rescoring is free.
+
+        ToolRL's reward by default, in the four parts format, name, key and value. An errored rollout is kept with a
+        null reward.
+        """
+        from toolsample_cli.stages.score import run
+
+        return run(tasks, rollouts, out=out, config=config, options=options)
