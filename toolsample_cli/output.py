@@ -174,7 +174,7 @@ class Output:
             "inputs": dict(self.inputs),
         }
         try:
-            data.select(self.kind.schema).write_parquet(
+            data.select(list(self.kind.schema)).write_parquet(
                 beside,
                 compression="zstd",
                 compression_level=3,

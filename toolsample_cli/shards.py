@@ -117,8 +117,8 @@ def read_frame(path: Path, kind: schema.Kind, columns: list[str] | None = None) 
         raise DataError(f"{path}: cannot be read: {error}") from None
     if columns:
         kind = schema.Kind(kind.name, kind.meaning, tuple(c for c in kind.columns if c.name in columns), (columns[0],))
-        return schema.check(kind, data.select(kind.schema), str(path))
-    return schema.check(kind, data, str(path)).select(kind.schema)
+        return schema.check(kind, data.select(list(kind.schema)), str(path))
+    return schema.check(kind, data, str(path)).select(list(kind.schema))
 
 
 def read_footer(path: Path) -> dict[str, Any]:
