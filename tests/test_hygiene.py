@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
     {"errors", "config", "__init__"},
-    {"schema", "toolcall", "protocols", "chat", "jsonschemas"},
+    {"schema", "toolcall", "protocols", "chat", "toolbox", "toolspec", "typewords"},
     {"reward", "rewards", "groups", "selection", "curriculum", "fewshot", "draw", "recipe"}
     | {"grpo.advantage", "grpo.batch", "grpo.loss"},
     {"shards", "output", "importers", "backends", "grpo", "bfcl", "inspection", "report", "stages"},

@@ -30,11 +30,17 @@ def knob(default: Any, help: str, *, choices: tuple | None = None, low: float | 
 class ImportConfig:
     """`toolsample import`: raw files to tasks."""
 
-    format: str = knob("auto", "raw format; `auto` decides by the keys of the first row and prints its choice")
+    format: str = knob("auto", "raw format; `auto` decides by the keys of a file's first row and prints its choice")
     source: str = knob("", "name of the data set, stored in every row (default: the file's name)")
-    split: str = knob("train", "split stored in every row", choices=("train", "validation", "test"))
+    split: str = knob(
+        "auto",
+        "split stored in every row; `auto`: test for benchmark formats, else train",
+        choices=("auto", "train", "validation", "test"),
+    )
     protocol: str = knob("auto", "how the model is to write its calls; `auto` takes the raw format's own")
     license: str = knob("", "licence of the data, stored in every row")
+    turns: str = knob("every", "answers of a conversation that become tasks", choices=("every", "calls", "last"))
+    broken: str = knob("stop", "what a line that is not JSON does", choices=("stop", "reject"))
 
 
 @dataclass(frozen=True)
@@ -80,17 +86,35 @@ class FilterConfig:
     method: str = knob(
         "rds",
         "selection method",
-        choices=("none", "rds", "rds-hard", "rds-mult", "rds-cond", "rds-sub", "dapo", "vcrl", "greso", "speed", "adarft", "pcl", "pools"),
+        choices=(
+            "none",
+            "rds",
+            "rds-hard",
+            "rds-mult",
+            "rds-cond",
+            "rds-sub",
+            "dapo",
+            "vcrl",
+            "greso",
+            "speed",
+            "adarft",
+            "pcl",
+            "pools",
+        ),
     )
     metric: str = knob(
-        "exact", "what the pass-rate methods count: exactly right completions, or the scaled mean reward", choices=("exact", "reward")
+        "exact",
+        "what the pass-rate methods count: exactly right completions, or the scaled mean reward",
+        choices=("exact", "reward"),
     )
     state_weight: float = knob(
         0.5, "lambda: weight of the state (unlearned share) against the potential (variance)", low=0.0, high=1.0
     )
     floor: float = knob(0.05, "epsilon: added to every importance, so that nothing is forgotten", low=0.0)
     kappa: float = knob(0.3, "vcrl keeps groups whose scaled variance is at least this", low=0.0, high=1.0)
-    drop_flat: bool = knob(False, "leave out groups whose rewards are all equal, whatever the method: they carry no advantage")
+    drop_flat: bool = knob(
+        False, "leave out groups whose rewards are all equal, whatever the method: they carry no advantage"
+    )
     activation_mean: float = knob(1.0, "selection starts once the mean reward has exceeded this ...")
     activation_batches: int = knob(7, "... for so many consecutive batches; 0: from the start", low=0)
     activation_tasks: int = knob(0, "tasks in one such batch; 0: a round is one batch", low=0)
@@ -106,7 +130,9 @@ class CurriculumConfig:
         "how tasks are drawn; `auto` as the filter's method wants it",
         choices=("auto", "epochs", "importance", "rank"),
     )
-    mix: str = knob("", "shares of the draw, as in `category:simple=0.5,parallel=0.2` or `source:a=1,b=1`; the rest is free")
+    mix: str = knob(
+        "", "shares of the draw, as in `category:simple=0.5,parallel=0.2` or `source:a=1,b=1`; the rest is free"
+    )
     weighting: str = knob("weights", "task-based curriculum (TDCL)", choices=("weights", "stage", "sample", "none"))
     decay: float = knob(0.9, "rho: inertia of the mastery average", low=0.0, high=1.0)
     temperature: float = knob(0.5, "tau: lower moves more weight to the least mastered sub-task", low=1e-6)
@@ -116,7 +142,9 @@ class CurriculumConfig:
         "keep", "what happens to tasks without a correct completion", choices=("keep", "drop", "fewshot", "hint")
     )
     hard_after: int = knob(10, "completions in a row, over visits, without a correct one that make a task hard", low=1)
-    hard_share: float = knob(0.25, "share of a draw that hard tasks waiting in few-shot form take first", low=0.0, high=1.0)
+    hard_share: float = knob(
+        0.25, "share of a draw that hard tasks waiting in few-shot form take first", low=0.0, high=1.0
+    )
     shots_step: int = knob(2, "demonstrations added to a hard task", low=1)
     shots_max: int = knob(4, "most demonstrations of one task", low=1)
     fade_at: float = knob(0.8, "share correct from which demonstrations are taken away again", low=0.0, high=1.0)

@@ -72,7 +72,10 @@ class Output:
             raise
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            with contextlib.suppress(OSError):  # only an empty folder goes: a stage that failed at once leaves nothing
+                self.path.rmdir()
         self._release()
 
     @property

@@ -1,0 +1,210 @@
+"""`import` from raw files to shards: what becomes a task, what is rejected and why, and what bad input says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from toolsample_cli import schema
+from toolsample_cli.config import ImportConfig
+from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.shards import open_folder
+from toolsample_cli.stages.common import Options
+from toolsample_cli.stages.importing import run
+
+RAW = Path(__file__).resolve().parent.parent / "fixtures" / "raw"
+
+
+def imported(raw, out: Path, options: Options = Options(), **settings):
+    """(account, tasks as rows, rejects as rows)."""
+    names = [str(item) for item in (raw if isinstance(raw, list) else [raw])]
+    account = run(names, out, ImportConfig(**settings), options)
+    tasks = open_folder(out, schema.TASKS).load().to_dicts()
+    rejects = open_folder(out.parent / f"{out.name}.rejects", schema.REJECTS).load().to_dicts()
+    return account, tasks, rejects
+
+
+def lines(path: Path, rows: list) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def chat(request: str, *calls: tuple[str, dict], tools=(), answer: str | None = None, **more) -> dict:
+    """A row in OpenAI's form."""
+    records = [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
+    gold = {"role": "assistant", "content": answer, **({"tool_calls": records} if records else {})}
+    return {"messages": [{"role": "user", "content": request}, gold], "tools": list(tools), **more}
+
+
+TIDE = {"name": "tide", "parameters": {"type": "object", "properties": {"port": {"type": "string"}}}}
+
+
+def test_messages(tmp_path):
+    account, tasks, rejects = imported(RAW / "messages.jsonl", tmp_path / "tasks")
+    assert account.rows_in == 5 and account.rows_out == len(tasks) == 4
+    assert account.dropped == {"no_gold": 1, "bad_call": 1} and account.extra["format"] == "messages"
+    first = tasks[0]
+    assert json.loads(first["gold_json"]) == [
+        {"name": "reserve_table", "arguments": {"restaurant": "Lume", "guests": 2, "date": "2026-05-03"}}
+    ]
+    assert first["category"] == "simple" and json.loads(first["extra_json"])["id"] == "book-1"
+    assert first["protocol"] == "hermes" and first["split"] == "train" and first["source"] == "messages"
+    assert first["gold_text"].startswith('<tool_call>\n{"name": "reserve_table", "arguments": {')
+    assert json.loads(first["messages_json"]) == [
+        {"role": "user", "content": "A table for two at Lume on 3 May, please."}
+    ]
+    refusal = tasks[1]
+    assert refusal["gold_kind"] == "response" and refusal["gold_text"] == "None of my tools knows rooms."
+    assert [m["role"] for m in json.loads(refusal["messages_json"])] == ["system", "user"]
+    assert json.loads(refusal["tools_json"])[0]["parameters"] == {
+        "type": "object",
+        "properties": {"restaurant": {"type": "string"}, "guests": {"type": "integer", "default": 2}},
+        "required": ["restaurant"],
+    }
+    parallel, after = tasks[2], tasks[3]
+    assert [c["arguments"] for c in json.loads(parallel["gold_json"])] == [
+        {"city": "Graz"},
+        {"city": "Linz", "days": "3"},
+    ]
+    assert json.loads(parallel["extra_json"]) == {"id": "book-3", "said_before_calls": "Let me look.", "turn": 1}
+    assert json.loads(parallel["gold_issues_json"])[0]["issue"] == "number_as_text"
+    history = json.loads(after["messages_json"])
+    assert [m["role"] for m in history] == ["user", "assistant", "tool", "tool"]
+    assert history[1]["tool_calls"][0]["function"]["arguments"] == {"city": "Graz"}
+    assert [(r["row"], r["reason"]) for r in rejects] == [(4, "no_gold"), (5, "bad_call")]
+
+
+def test_rlla_keeps_prompt_and_answer_verbatim(tmp_path):
+    account, tasks, rejects = imported(RAW / "rlla.json", tmp_path / "tasks")
+    raw = json.loads((RAW / "rlla.json").read_text())
+    assert [(r["row"], r["reason"]) for r in rejects] == [
+        (3, "tag_in_thought"),
+        (4, "bad_gold"),
+        (5, "gold_format"),
+    ]
+    assert len(tasks) == 2 and account.extra["flagged"] == 1
+    task = tasks[0]
+    assert task["protocol"] == "rlla" and task["gold_text"] == raw[0]["output"]
+    assert [m["content"] for m in json.loads(task["messages_json"])] == [raw[0]["instruction"], raw[0]["input"]]
+    ferry, tide = json.loads(task["tools_json"])
+    assert ferry["name"] == "find ferry" and ferry["description"].endswith("belongs to the description.")
+    assert (
+        ferry["parameters"]["required"] == ["port"] and ferry["parameters"]["properties"]["cars"]["type"] == "integer"
+    )
+    assert tide["parameters"]["properties"]["hours"]["items"] == {"type": "integer"}
+    assert [c["name"] for c in json.loads(task["gold_json"])] == ["find ferry", "tide"]
+    assert json.loads(tasks[1]["tools_json"])[0]["parameters"]["properties"]["port"]["description"] == "the port's name"
+
+
+def test_verl_parquet_is_the_same_as_raw(tmp_path):
+    raw = json.loads((RAW / "rlla.json").read_text())
+    rows = [
+        {
+            "data_source": "rlla",
+            "prompt": [{"role": "system", "content": r["instruction"]}, {"role": "user", "content": r["input"]}],
+            "ability": "math",
+            "reward_model": {"ground_truth": r["output"], "style": "rule"},
+            "extra_info": {"index": i, "split": "train", "instruction": r["instruction"]},
+        }
+        for i, r in enumerate(raw)
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "rlla.parquet")
+    _, table, _ = imported(tmp_path / "rlla.parquet", tmp_path / "a")
+    _, plain, _ = imported(RAW / "rlla.json", tmp_path / "b")
+    assert [t["task_id"] for t in table] == [t["task_id"] for t in plain]
+    assert json.loads(table[0]["extra_json"]) == {"data_source": "rlla", "index": 0, "split": "train"}
+
+
+def test_ids_depend_on_content_only_and_repeats_are_numbered(tmp_path):
+    row = chat("Tide in Bari?", ("tide", {"port": "Bari"}), tools=[TIDE])
+    other = chat("Tide in Oslo?", ("tide", {"port": "Oslo"}), tools=[TIDE])
+    _, first, _ = imported(lines(tmp_path / "a.jsonl", [row, other, row, row]), tmp_path / "a")
+    _, second, _ = imported(lines(tmp_path / "b.jsonl", [other, row]), tmp_path / "b")
+    ids = [task["task_id"] for task in first]
+    assert ids[2:] == [f"{ids[0]}-2", f"{ids[0]}-3"] and len(set(ids)) == 4
+    assert [task["task_id"] for task in second] == [ids[1], ids[0]]
+    _, both, _ = imported([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], tmp_path / "c")
+    assert len({task["task_id"] for task in both}) == 6
+
+
+def test_rerun_makes_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        imported(RAW / "messages.jsonl", tmp_path / name)
+    files = [tmp_path / name / "part-00000.parquet" for name in ("a", "b")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    before = files[0].stat().st_mtime_ns
+    imported(RAW / "messages.jsonl", tmp_path / "a")
+    assert files[0].stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match=r"license was '', now 'MIT'"):
+        imported(RAW / "messages.jsonl", tmp_path / "a", license="MIT")
+    imported(RAW / "messages.jsonl", tmp_path / "a", Options(overwrite=True), license="MIT")
+
+
+def test_limit_ids_and_dry_run(tmp_path):
+    _, all_tasks, _ = imported(RAW / "messages.jsonl", tmp_path / "all")
+    _, tasks, _ = imported(RAW / "messages.jsonl", tmp_path / "limit", Options(limit=2))
+    assert [t["task_id"] for t in tasks] == [t["task_id"] for t in all_tasks[:2]]
+    (tmp_path / "ids").write_text(all_tasks[3]["task_id"] + "\n")
+    account, tasks, _ = imported(RAW / "messages.jsonl", tmp_path / "ids-out", Options(ids=tmp_path / "ids"))
+    assert [t["task_id"] for t in tasks] == [all_tasks[3]["task_id"]] and account.dropped["not_in_ids"] == 3
+    account = run([str(RAW)], tmp_path / "dry", ImportConfig(), Options(dry_run=True))
+    assert not (tmp_path / "dry").exists() and "would import" in account.line()
+
+
+def test_a_broken_line_is_named_and_nothing_is_left(tmp_path):
+    rows = [json.dumps(chat(f"Tide {i}?", ("tide", {}), tools=[TIDE])) for i in range(30)]
+    rows[16] = rows[16][:-9]
+    path = tmp_path / "raw.jsonl"
+    path.write_text("\n".join(rows))
+    with pytest.raises(DataError, match=r"raw.jsonl row 17: not valid JSON"):
+        imported(path, tmp_path / "tasks")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["raw.jsonl"]
+    _, tasks, rejects = imported(path, tmp_path / "tasks", broken="reject")
+    assert len(tasks) == 29 and [(r["row"], r["reason"]) for r in rejects] == [(17, "broken_row")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.jsonl", b"", "0 bytes"),
+        ("blank.jsonl", b"\n\n", "no rows"),
+        ("latin.jsonl", b'{"messages": "\xe4"}', "not UTF-8"),
+        ("odd.jsonl", b'{"a": 1}', "unknown format: rows have the keys a"),
+        ("numbers.json", b"[1, 2]", "unknown format: rows are int"),
+        ("open.json", b'[{"messages": []}', "row 2: the array is not closed"),
+        ("comma.json", b'[{"messages": []} {"messages": []}]x', "row 2: .*expected a comma"),
+        ("torn.json", b'[{"messages": [}]', "row 1: not valid JSON"),
+        ("pretty.json", b'{\n "messages": []\n}', "over many lines"),
+        ("torn.parquet", b"PAR1xxxx", "not a readable Parquet file"),
+    ],
+)
+def test_bad_files_say_what_is_wrong(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        run([str(tmp_path / name)], tmp_path / "tasks", ImportConfig(), Options())
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_missing_input_and_wrong_settings(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        run([str(tmp_path / "nothing.json")], tmp_path / "tasks", ImportConfig(), Options())
+    with pytest.raises(ConfigError, match="format = 'mesages'") as error:
+        run([str(RAW / "messages.jsonl")], tmp_path / "tasks", ImportConfig(format="mesages"), Options())
+    assert "messages" in error.value.hint
+    with pytest.raises(ConfigError, match="protocol rlla"):
+        run([str(RAW / "rlla.json")], tmp_path / "tasks", ImportConfig(protocol="hermes"), Options())
+
+
+def test_public_rlla(shared_data, tmp_path):
+    account, tasks, _ = imported(shared_data / "rlla_4k" / "test.parquet", tmp_path / "tasks")
+    assert (account.rows_in, account.rows_out) == (80, 80)
+    counts = [sum(t["gold_kind"] == kind for t in tasks) for kind in ("calls", "response")]
+    assert counts == [71, 9]
+    calls = [len(json.loads(t["gold_json"])) for t in tasks]
+    assert [calls.count(n) for n in range(6)] == [9, 36, 23, 8, 3, 1]
+    account, _, rejects = imported(shared_data / "rlla_4k" / "rlla_sft.json", tmp_path / "sft")
+    assert account.rows_out == 383 and account.dropped == {"tag_in_thought": 17}
+    assert {r["reason"] for r in rejects} == {"tag_in_thought"}

@@ -1,0 +1,150 @@
+"""From a draft to a task row: normalised, identified, its gold answer checked against its own reward.
+
+A gold answer that does not earn the maximum would punish a policy for being right: such rows are rejected. Golds
+that merely look doubtful (arguments that break their own schema) are kept and flagged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolsample_cli.config import ScoreConfig
+from toolsample_cli.importers.base import Draft, Reject, category_of
+from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.reward import Gold, score_text
+from toolsample_cli.toolbox import toolbox
+from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
+from toolsample_cli.toolspec import Unreadable, read_tools, validator
+
+_SCORE = ScoreConfig()
+
+
+@dataclass
+class Builder:
+    """Turns drafts into rows of `schema.TASKS`; remembers ids, so that exact repeats get `-2`, `-3` ..."""
+
+    source: str
+    split: str
+    protocol: str
+    license: str
+    seen: set[int] = field(default_factory=set)
+    repeats: Counter[int] = field(default_factory=Counter)
+
+    def row(self, draft: Draft) -> dict[str, Any]:
+        """The task. Raises Reject when tools or gold cannot be used."""
+        try:
+            tools_json = canonical(tools := read_tools(draft.tools))
+        except Unreadable as error:
+            raise Reject("bad_tools", f"the tools cannot be read: {error}") from None
+        messages_json, gold_json = canonical(draft.messages), calls_json(draft.calls)
+        kind = _kind(draft)
+        calls = read_calls(gold_json)
+        gold_text = self._gold_text(draft, calls, kind)
+        if gold_text is not None:
+            check_gold(gold_text, Gold(calls, kind), self.protocol, tools_json)
+        return {
+            "task_id": self._identify(messages_json, tools_json, gold_json),
+            "source": self.source,
+            "split": self.split,
+            "category": draft.category or category_of(kind, len(calls), len(tools)),
+            "protocol": self.protocol,
+            "messages_json": messages_json,
+            "tools_json": tools_json,
+            "gold_json": gold_json,
+            "gold_kind": kind,
+            "gold_text": gold_text,
+            "gold_issues_json": canonical(doubts(calls, tools)),
+            "demos_json": "[]",
+            "demo_task_ids": [],
+            "parent_task_id": None,
+            "license": self.license,
+            "extra_json": canonical(draft.extra),
+        }
+
+    def _gold_text(self, draft: Draft, calls: tuple[Call, ...], kind: str) -> str | None:
+        if draft.gold_text is not None:
+            return draft.gold_text
+        if kind == "none":
+            return None
+        return PROTOCOLS[self.protocol].render(calls, draft.response, draft.thought)
+
+    def _identify(self, *parts: str) -> str:
+        state = hashlib.blake2b(digest_size=8)
+        for part in parts:
+            state.update(part.encode("utf-8"))
+            state.update(b"\0")
+        number = int.from_bytes(state.digest(), "big")
+        if number not in self.seen:
+            self.seen.add(number)
+            return state.hexdigest()
+        self.repeats[number] += 1
+        return f"{state.hexdigest()}-{self.repeats[number] + 1}"
+
+
+def _kind(draft: Draft) -> str:
+    if draft.calls:
+        return "both" if draft.response is not None else "calls"
+    return "response" if draft.response is not None else "none"
+
+
+def check_gold(text: str, gold: Gold, protocol: str, tools_json: str) -> None:
+    """Raise Reject unless this text earns the largest reward its own gold allows."""
+    scored = score_text(text, gold, protocol, _SCORE, toolbox(tools_json))
+    if scored.reward == scored.reward_max:
+        return
+    earned = f"earns {scored.reward:g} of {scored.reward_max:g}"
+    if gold.calls and text.count("<tool_call>") > 1 and protocol == "rlla":
+        raise Reject("tag_in_thought", f"the gold answer {earned}: its thought mentions <tool_call>")
+    if scored.parse_status not in ("ok", "no_call"):
+        raise Reject("gold_unreadable", f"the gold answer {earned}: {scored.parse_status}")
+    if not scored.format:
+        raise Reject("gold_format", f"the gold answer {earned}: not in the form its protocol demands")
+    raise Reject("gold_not_maximal", f"the gold answer {earned}")
+
+
+def doubts(calls: tuple[Call, ...], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ways in which gold calls break their own tools: [{issue, call, at, detail}], issue being one word."""
+    schemas = {tool["name"]: tool["parameters"] for tool in tools}
+    found = []
+    for number, call in enumerate(calls):
+        if call.name not in schemas:
+            found.append({"issue": "unknown_tool", "call": number, "at": "", "detail": f"{call.name} is not offered"})
+            continue
+        schema = schemas[call.name]
+        for error in validator(canonical(schema)).iter_errors(call.arguments):
+            at = ".".join(map(str, error.absolute_path))
+            found.append({"issue": _issue(error), "call": number, "at": at, "detail": error.message[:200]})
+        if schema.get("additionalProperties") is not False and not _open_ended(schema):
+            for name in call.arguments.keys() - schema.get("properties", {}).keys():
+                found.append(
+                    {"issue": "unknown_argument", "call": number, "at": name, "detail": f"{name} is not listed"}
+                )
+    return found
+
+
+def _open_ended(schema: dict[str, Any]) -> bool:
+    return any(
+        key in schema for key in ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "additionalProperties")
+    )
+
+
+def _issue(error: Any) -> str:
+    if error.validator == "required":
+        return "missing_argument"
+    if error.validator == "additionalProperties":
+        return "unknown_argument"
+    if error.validator in ("enum", "const"):
+        return "not_in_enum"
+    if error.validator != "type":
+        return f"breaks_{error.validator}"
+    wanted = {error.validator_value} if isinstance(error.validator_value, str) else set(error.validator_value)
+    if error.instance is None:
+        return "null_value"
+    if isinstance(error.instance, str) and wanted & {"integer", "number"}:
+        return "number_as_text"
+    if isinstance(error.instance, str) and wanted & {"array", "object"}:
+        return "container_as_text"
+    return "wrong_type"

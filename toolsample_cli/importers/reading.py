@@ -1,0 +1,191 @@
+"""Raw rows of JSON arrays, JSON lines and Parquet, one at a time in bounded memory, with the row's number.
+
+A row's number is what an editor shows: the line of a JSON lines file, else its place from 1. Lone surrogates are
+replaced at the door, because no later column can hold them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from toolsample_cli.errors import DataError, location
+from toolsample_cli.toolcall import TooDeep, guard_depth
+
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".json.gz", ".jsonl.gz")
+CHUNK = 1 << 20
+LONGEST_ROW = 64 << 20
+"""Longest element of a JSON array in characters; a broken one would otherwise pull the whole file into memory."""
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Row `number` of a file: its value, or the fault that keeps it from being read and the text."""
+
+    number: int
+    value: Any = None
+    fault: str | None = None
+    text: str = ""
+
+
+def raw_rows(path: Path) -> Iterator[Raw]:
+    """Every row of one file. DataError for a file that is missing, empty or broken as a whole."""
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: 0 bytes, nothing to import")
+    if path.name.endswith(".parquet"):
+        yield from _parquet(path)
+        return
+    try:
+        with _open(path) as handle:
+            first = _first_character(handle)
+        with _open(path) as handle:
+            yield from _array(path, handle) if first == "[" else _lines(path, handle)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _open(path: Path) -> IO[str]:
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
+def _first_character(handle: IO[str]) -> str:
+    while block := handle.read(4096):
+        if text := block.lstrip():
+            return text[0]
+    return ""
+
+
+def _lines(path: Path, handle: IO[str]) -> Iterator[Raw]:
+    for number, line in enumerate(handle, start=1):
+        if line.strip():
+            yield _line(path, number, line)
+
+
+def _line(path: Path, number: int, line: str) -> Raw:
+    try:
+        guard_depth(line)
+        return Raw(number, _clean(json.loads(line), line))
+    except (TooDeep, RecursionError):
+        return Raw(number, fault="nested too deeply", text=line)
+    except json.JSONDecodeError as error:
+        if number == 1 and line.strip() in ("{", '{"'):
+            raise DataError(
+                f"{path}: one JSON object over many lines", hint="expected an array of rows, or one row a line"
+            ) from None
+        return Raw(number, fault=f"not valid JSON: {error.msg} at column {error.colno}", text=line)
+
+
+def _array(path: Path, handle: IO[str]) -> Iterator[Raw]:
+    """Elements of one JSON array, decoded from a window that grows only while an element is not whole."""
+    window = handle.read(CHUNK).lstrip()[1:]
+    number, at, ended = 0, 0, False
+    while True:
+        where = location(path, row=number + 1)
+        found = _next_element(window, at, number == 0, ended, where)
+        if found is _CLOSED:
+            return
+        if found is not None:
+            value, begin, end = found
+            number += 1
+            yield _element(number, value, window[begin:end])
+            window, at = (window[end:], 0) if end > CHUNK else (window, end)
+        elif ended:
+            raise DataError(f"{where}: the array is not closed")
+        elif len(window) - at > LONGEST_ROW:
+            raise DataError(f"{where}: broken, or longer than {LONGEST_ROW >> 20} MiB")
+        else:
+            more = handle.read(max(CHUNK, len(window) - at))
+            window, at, ended = window[at:] + more, 0, not more
+
+
+_CLOSED = (None, 0, 0)
+_decode = json.JSONDecoder().raw_decode
+
+
+def _next_element(window: str, at: int, first: bool, ended: bool, where: str) -> tuple[Any, int, int] | None:
+    """(element, its begin, its end), _CLOSED at the array's end, or None when more text is needed."""
+    at = _blank(window, at)
+    if window[at : at + 1] == "]":
+        return _CLOSED
+    if not first and at < len(window):
+        if window[at] != ",":
+            raise DataError(f"{where}: not valid JSON: expected a comma before it")
+        at = _blank(window, at + 1)
+    if at >= len(window):
+        return None
+    try:
+        value, end = _decode(window, at)
+    except json.JSONDecodeError as error:
+        if not ended and (error.pos >= len(window) - 32 or error.msg.startswith("Unterminated string")):
+            return None
+        raise DataError(f"{where}: not valid JSON: {error.msg}") from None
+    except RecursionError:
+        raise DataError(f"{where}: nested too deeply") from None
+    return (value, at, end) if end < len(window) or ended else None
+
+
+def _blank(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _element(number: int, value: Any, text: str) -> Raw:
+    try:
+        guard_depth(text)
+    except TooDeep:
+        return Raw(number, fault="nested too deeply", text=text)
+    return Raw(number, _clean(value, text))
+
+
+def _clean(value: Any, text: str) -> Any:
+    return _whole(value) if "\\ud" in text or "\\uD" in text else value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return value
+
+
+def _parquet(path: Path) -> Iterator[Raw]:
+    import polars as pl
+
+    number = 0
+    try:
+        scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        for batch in _batches(scan):
+            batch = batch.with_columns(
+                pl.col(name).ext.storage() for name, dtype in batch.schema.items() if "xtension" in repr(dtype)
+            )
+            for row in batch.iter_rows(named=True):
+                number += 1
+                yield Raw(number, row)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{location(path, row=number + 1)}: not a readable Parquet file: {error}") from None
+
+
+def _batches(scan: Any) -> Iterator[Any]:
+    if hasattr(scan, "collect_batches"):
+        yield from scan.collect_batches(chunk_size=BATCH)
+        return
+    offset = 0  # older polars
+    while (batch := scan.slice(offset, BATCH).collect()).height:
+        yield batch
+        offset += batch.height
