@@ -13,7 +13,7 @@ import typer
 from toolsample_cli import __version__
 from toolsample_cli.errors import INTERRUPTED, ToolsampleError
 
-COMMANDS = ("importing", "rollout", "score", "filter", "curriculum", "train", "eval_bfcl", "inspect")
+COMMANDS = ("importing", "rollout", "score", "filter", "curriculum", "train", "eval_bfcl", "inspect", "run", "report")
 """Modules of this package, each with `register(app)`, in the order of the pipeline."""
 
 

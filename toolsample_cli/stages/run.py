@@ -1,0 +1,200 @@
+"""Whole experiments: rounds of the stages in one process, on disk exactly as the single commands write them.
+
+The model is loaded once and takes each round's new weights in place. A round whose `round.json` stands is
+finished; a rerun after a kill goes on inside the first unfinished one, because every stage resumes by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toolsample_cli.backends import open_backend
+from toolsample_cli.config import ScoreConfig
+from toolsample_cli.errors import ConfigError
+from toolsample_cli.metrics import round_metrics, score_metrics
+from toolsample_cli.recipe import Plan
+from toolsample_cli.shards import write_json
+from toolsample_cli.stages import curriculum, filter, rollout, score, train
+from toolsample_cli.stages.common import Account, Options
+
+Say = Callable[[str], None]
+
+
+def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: None) -> Account:
+    """Carry out every plan below `out` and write `out/summary.json`; resumable at any moment.
+
+    `say` gets one line a round. With `options.dry_run` nothing is written and the plans stand in the account.
+    """
+    account = Account("run", rows_in=len(plans), wrote=out / "summary.json")
+    if options.dry_run:
+        account.wrote = None
+        account.extra["plan"] = [plan.record() for plan in plans]
+        return account
+    summaries = []
+    for plan in plans:
+        _same_plan(plan, out / plan.folder)
+        rounds, stopped = Runner(plan, out / plan.folder, options, say).go()
+        summaries.append(
+            {"arm": plan.arm, "seed": plan.seed, "folder": plan.folder, "stopped": stopped, "rounds": rounds}
+        )
+        account.rows_out += 1
+    write_json(out / "summary.json", _merged(out / "summary.json", summaries))
+    return account
+
+
+def _merged(path: Path, summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs of other arms and seeds that an earlier call left in the summary stay; order by folder."""
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    by_folder = {entry["folder"]: entry for entry in [*old, *summaries]}
+    return [by_folder[folder] for folder in sorted(by_folder)]
+
+
+def _same_plan(plan: Plan, folder: Path) -> None:
+    """Remember the plan of a run, and refuse to go on with another one (stop rules and rounds may change)."""
+    path, record = folder / "plan.json", plan.record()
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        free = {"rounds", "max_rollouts", "max_minutes", "target_exact", "stop_on_collapse", "keep_checkpoints"}
+        changed = [
+            f"{stage}.{key} was {value!r}, now {record[stage].get(key)!r}"
+            for stage, table in old.items()
+            if isinstance(table, dict)
+            for key, value in table.items()
+            if record[stage].get(key) != value and not (stage == "run" and key in free)
+        ]
+        if changed:
+            raise ConfigError(
+                f"{folder}: was started with another plan: {'; '.join(changed)}", hint="choose another output folder"
+            )
+    write_json(path, record)
+
+
+class Runner:
+    """One plan being carried out in one folder."""
+
+    def __init__(self, plan: Plan, folder: Path, options: Options, say: Say) -> None:
+        if not plan.run.corpus or not plan.run.model:
+            raise ConfigError("[run] needs corpus (a folder of tasks) and model")
+        self.plan, self.folder, self.options, self.say = plan, folder, options, say
+        self.corpus = Path(plan.run.corpus)
+        self.heldout = [Path(part.strip()) for part in plan.run.heldout.split(",") if part.strip()]
+        self._engine: Any = None
+        self._holds: str | None = None
+        self._started = time.monotonic()
+
+    def go(self) -> tuple[list[dict[str, Any]], str]:
+        """All rounds, or until a stop rule fires: (metrics a round, why it stopped)."""
+        rounds: list[dict[str, Any]] = []
+        try:
+            while True:
+                number = len(rounds)
+                done = self.folder / f"round-{number}" / "round.json"
+                if done.exists():
+                    rounds.append(json.loads(done.read_text(encoding="utf-8")))
+                else:
+                    began = time.monotonic()
+                    metrics = self._round(number, rounds)
+                    write_json(done, metrics)
+                    rounds.append(metrics)
+                    self.say(self._line(metrics, time.monotonic() - began))
+                    self._prune(number)
+                reason = stop_reason(self.plan, rounds, (time.monotonic() - self._started) / 60)
+                if reason:
+                    return rounds, reason
+        finally:
+            if self._engine is not None:
+                self._engine.close()
+
+    def _model(self, number: int) -> str:
+        """The policy after round `number`; round 0 is the start."""
+        return self.plan.run.model if number == 0 else str(self.folder / f"round-{number}" / "checkpoint")
+
+    def _round(self, number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+        here, last, configs = self.folder / f"round-{number}", self.folder / f"round-{number - 1}", self.plan.configs
+        metrics: dict[str, Any] = {"round": number}
+        if number == 0:
+            curriculum.run(self.corpus, here, configs["curriculum"], self.options)
+            metrics["rollouts"] = 0
+        else:
+            tasks, history = last / "tasks", last / "groups" if number > 1 else None
+            sampling = dataclasses.replace(configs["rollout"], round=number)
+            engine = self._take(self._model(number - 1), sampling)
+            rollout.run(tasks, here / "rollouts", self._model(number - 1), sampling, self.options, engine=engine)
+            score.run(tasks, here / "rollouts", here / "scores", configs["score"], self.options)
+            filter.run(here / "scores", here / "groups", configs["filter"], self.options, history=history)
+            found = curriculum.Inputs(
+                tasks=tasks, groups=here / "groups", scores=here / "scores", state=last / "state.json"
+            )
+            curriculum.run(self.corpus, here, configs["curriculum"], self.options, found)
+            train.run(
+                here / "rollouts",
+                here / "batch",
+                self._model(number - 1),
+                here / "checkpoint",
+                configs["train"],
+                self.options,
+            )
+            metrics |= round_metrics(here)
+            metrics["rollouts"] += rounds[-1]["rollouts"]
+        if self.heldout and self._due(number):
+            metrics["heldout"] = {folder.name: self._evaluate(folder, here, number) for folder in self.heldout}
+        return metrics
+
+    def _due(self, number: int) -> bool:
+        every = self.plan.run.evaluate_every
+        return number in (0, self.plan.run.rounds) or (every > 0 and number % every == 0)
+
+    def _evaluate(self, tasks: Path, here: Path, number: int) -> dict[str, Any]:
+        """Greedy answers to held-out tasks by the policy after this round."""
+        greedy = dataclasses.replace(self.plan.configs["rollout"], temperature=0.0, n=1, round=0)
+        place = here / "heldout" / tasks.name
+        engine = self._take(self._model(number), greedy)
+        rollout.run(tasks, place / "rollouts", self._model(number), greedy, self.options, engine=engine)
+        score.run(tasks, place / "rollouts", place / "scores", ScoreConfig(), self.options)
+        return score_metrics(place / "scores")
+
+    def _take(self, model: str, config: Any) -> Any:
+        """The engine, holding this model's weights."""
+        if self._engine is None:
+            self._engine = open_backend(config.backend, model, config)
+        elif self._holds != model:
+            self._engine.load_weights(model)
+        self._holds = model
+        return self._engine
+
+    def _prune(self, number: int) -> None:
+        keep = self.plan.run.keep_checkpoints
+        if keep and number - keep >= 1:
+            shutil.rmtree(self.folder / f"round-{number - keep}" / "checkpoint", ignore_errors=True)
+
+    def _line(self, metrics: dict[str, Any], seconds: float) -> str:
+        held = "".join(f", {name} exact {values['exact']:.1%}" for name, values in metrics.get("heldout", {}).items())
+        trained = (
+            f"reward {metrics['reward']:.2f}, exact {metrics['exact']:.1%}, dead groups {metrics['dead']:.0%}"
+            if "reward" in metrics
+            else "start"
+        )
+        return f"{self.plan.folder or '.'} round {metrics['round']}: {trained}{held}; {seconds:.1f} s"
+
+
+def stop_reason(plan: Plan, rounds: list[dict[str, Any]], minutes: float) -> str | None:
+    """Why the run ends after these rounds, or None to go on."""
+    rules, last = plan.run, rounds[-1]
+    held = [next(iter(entry["heldout"].values()))["exact"] for entry in rounds if entry.get("heldout")]
+    if last["round"] >= rules.rounds:
+        return "rounds"
+    if rules.max_rollouts and last["rollouts"] >= rules.max_rollouts:
+        return "rollouts"
+    if rules.max_minutes and minutes >= rules.max_minutes:
+        return "time"
+    if rules.target_exact and held and held[-1] >= rules.target_exact:
+        return "target"
+    if rules.stop_on_collapse and held and held[-1] < max(held) / 2:
+        return "collapse"
+    return None
