@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from toolsample_cli.errors import DataError, location
-from toolsample_cli.toolcall import TooDeep, guard_depth
+from toolsample_cli.toolcall import MAX_DEPTH
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".json.gz", ".jsonl.gz")
 CHUNK = 1 << 20
@@ -75,9 +75,8 @@ def _lines(path: Path, handle: IO[str]) -> Iterator[Raw]:
 
 def _line(path: Path, number: int, line: str) -> Raw:
     try:
-        guard_depth(line)
-        return Raw(number, _clean(json.loads(line), line))
-    except (TooDeep, RecursionError):
+        return _element(number, json.loads(line), line)
+    except RecursionError:
         return Raw(number, fault="nested too deeply", text=line)
     except json.JSONDecodeError as error:
         if number == 1 and line.strip() in ("{", '{"'):
@@ -143,11 +142,23 @@ def _blank(text: str, at: int) -> int:
 
 
 def _element(number: int, value: Any, text: str) -> Raw:
-    try:
-        guard_depth(text)
-    except TooDeep:
+    if text.count("[") + text.count("{") > MAX_DEPTH and _too_deep(value):
         return Raw(number, fault="nested too deeply", text=text)
     return Raw(number, _clean(value, text))
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _clean(value: Any, text: str) -> Any:

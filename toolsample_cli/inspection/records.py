@@ -1,0 +1,112 @@
+"""One record with everything that belongs to it: its task, completion, score and group, joined by id."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli import schema
+from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.inspection.places import Place, rows_of
+
+IDS = ("rollout_id", "task_id", "slot_id", "entry_id")
+SHORTEST = 4
+"""Shortest beginning of an id that is looked up."""
+_JOIN = {"rollouts": "rollout_id", "scores": "rollout_id", "batch": "rollout_id", "records": "rollout_id"}
+
+
+def by_number(place: Place, number: int) -> dict[str, Any]:
+    """Row `number` from 1 over all shards; negative numbers count from the end. ConfigError when there is none."""
+    total = place.rows()
+    at = number - 1 if number > 0 else total + number
+    if number == 0 or not 0 <= at < total:
+        raise ConfigError(
+            f"-i {number}: {place.path} has rows 1 to {total}", hint="negative numbers count from the end"
+        )
+    for file in place.files:
+        rows = rows_of(file)
+        if at < rows:
+            return pl.scan_parquet(file, glob=False, hive_partitioning=False).slice(at, 1).collect().row(0, named=True)
+        at -= rows
+    raise AssertionError("rows were counted")
+
+
+def by_id(place: Place, wanted: str) -> dict[str, Any]:
+    """The row with this id, or the only one whose id begins so, or whose source called it so. DataError if none."""
+    names = [name for name in IDS if name in pl.read_parquet_schema(place.files[0])] if place.files else []
+    if not names:
+        raise DataError(f"{place.path}: its rows have no id", hint="give -i N instead")
+    tests = [pl.any_horizontal(pl.col(name) == wanted for name in names)]
+    if len(wanted) >= SHORTEST:
+        tests.append(pl.any_horizontal(pl.col(name).str.starts_with(wanted) for name in names))
+    if place.kind == "tasks":
+        quoted = json.dumps(wanted, ensure_ascii=False)
+        tests.append(pl.col("extra_json").str.contains(f'"id":{quoted}', literal=True))
+    for test in tests:
+        rows = find(place, test, 5)
+        if len(rows) == 1 or (rows and test is tests[0]):
+            return rows[0]
+        if rows:
+            some = ", ".join(str(row[names[0]]) for row in rows)
+            raise ConfigError(f"--id {wanted}: several begin so: {some}", hint="give more of it")
+    raise DataError(f"{place.path}: no row with the id {wanted!r}", hint=f"looked in {', '.join(names)}")
+
+
+def find(place: Place, test: pl.Expr, most: int) -> list[dict[str, Any]]:
+    """The first rows that pass, in order; nothing but matching row groups is decoded in full."""
+    found: list[dict[str, Any]] = []
+    for file in place.files:
+        rows_of(file)
+        scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
+        found += scan.filter(test).head(most - len(found)).collect(engine="streaming").to_dicts()
+        if len(found) >= most:
+            break
+    return found
+
+
+def gather(row: dict[str, Any], kind: str | None, places: list[Place]) -> dict[str, Any]:
+    """{kind: row} of the row itself and of what belongs to it in the other places; `samples` for a group."""
+    found: dict[str, Any] = {kind or "row": row}
+    task_id = row.get("task_id")
+    for place in places:
+        if place.kind is None or place.kind in found or not place.files:
+            continue
+        key = _JOIN.get(place.kind)
+        if key and row.get("rollout_id"):
+            test = pl.col(key) == row["rollout_id"]
+            if place.kind in ("rollouts", "scores"):  # the task's statistics let whole row groups be skipped
+                test &= pl.col("task_id") == task_id
+        elif place.kind in ("tasks", "groups") and task_id:
+            test = pl.col("task_id") == task_id
+        elif place.kind == "scores" and kind in ("tasks", "groups") and task_id:
+            rows = find(place, pl.col("task_id") == task_id, 64)
+            if rows:
+                found["samples"] = rows
+            continue
+        else:
+            continue
+        rows = find(place, test, 1)
+        if rows:
+            found[place.kind] = rows[0]
+    return found
+
+
+def opened(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its `*_json` columns decoded, for `--json`; text that is no JSON stays text."""
+    return {name: _decoded(name, value) for name, value in row.items()}
+
+
+def _decoded(name: str, value: Any) -> Any:
+    if name.endswith("_json") and isinstance(value, str):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def known_kinds() -> list[str]:
+    """Names of all kinds, for help texts."""
+    return list(schema.KINDS)
