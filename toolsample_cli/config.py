@@ -138,6 +138,8 @@ class CurriculumConfig:
     temperature: float = knob(0.5, "tau: lower moves more weight to the least mastered sub-task", low=1e-6)
     weight_low: float = knob(0.5, "smallest weight of a sub-task", low=0.0)
     weight_high: float = knob(2.0, "largest weight of a sub-task", low=0.0)
+    stage_at: float = knob(0.9, "weighting = stage: mastery of a sub-task from which the next one may start", low=0.0, high=1.0)
+    stage_rounds: int = knob(7, "weighting = stage: rounds in a row it must last", low=1)
     hard: str = knob(
         "keep", "what happens to tasks without a correct completion", choices=("keep", "drop", "fewshot", "hint")
     )
@@ -158,7 +160,7 @@ class TrainConfig:
     """`toolsample train`: optimizer steps from rollouts and batch."""
 
     objective: str = knob("grpo", "grpo: from scored rollouts; sft: gold answers of tasks", choices=("grpo", "sft"))
-    loss: str = knob("dapo", "policy loss")
+    loss: str = knob("dapo", "policy loss", choices=("grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"))
     lr: float = knob(1e-6, "initial learning rate", low=0.0)
     lr_schedule: str = knob(
         "exponential", "learning rate over rounds", choices=("exponential", "constant", "cosine", "linear")
@@ -168,15 +170,32 @@ class TrainConfig:
     )
     lr_floor: float = knob(1e-7, "smallest learning rate", low=0.0)
     steps: int = knob(4, "optimizer steps a round; the batch is cut into so many mini-batches of whole groups", low=1)
+    epochs: int = knob(1, "passes over the batch", low=1)
     clip_low: float = knob(0.2, "ratio clipped below 1 - clip_low", low=0.0, high=1.0)
     clip_high: float = knob(0.28, "ratio clipped above 1 + clip_high", low=0.0)
     max_grad_norm: float = knob(1.0, "gradient clipping; 0 is off", low=0.0)
     weight_decay: float = knob(0.0, "AdamW's weight decay", low=0.0)
-    advantage: str = knob("group_std", "how rewards become advantages")
+    loss_length: int = knob(0, "constant length that dr_grpo divides by; 0: max_new_tokens of the rollouts", low=0)
+    max_refused: int = knob(
+        3, "steps with a non-finite gradient are skipped; so many of them end the round; 0: never", low=0
+    )
+    advantage: str = knob(
+        "group_std",
+        "how rewards become advantages",
+        choices=("group_std", "group_std_floor", "group_mean", "leave_one_out", "gdpo"),
+    )
+    mask_truncated: bool = knob(False, "leave completions that ran out of tokens out of the loss")
     bonus_mode: str = knob(
         "std_floor", "self-exemplifying bonus and the group's std", choices=("literal", "excluded", "std_floor")
     )
     token_budget: int = knob(16384, "tokens in one micro-batch; bounds memory", low=1)
+    layout: str = knob(
+        "auto",
+        "packed: the prompt once a group, completions behind it; padded: one row a rollout; auto: packed where the model allows it",
+        choices=("auto", "packed", "padded"),
+    )
+    gradient_checkpointing: bool = knob(False, "keep fewer activations and compute them again")
+    save_every: int = knob(0, "optimizer steps between saved states of an unfinished round; 0: none", low=0)
     seed: int = knob(0, "order of the groups", low=0)
     dtype: str = knob(
         "auto", "weights' type; `auto`: float32 on CPU, bfloat16 on GPU", choices=("auto", "float32", "bfloat16")
@@ -193,8 +212,14 @@ class EvalConfig:
     categories: str = knob(
         "simple_python,multiple,parallel,parallel_multiple,irrelevance", "comma-separated categories or groups"
     )
-    protocol: str = knob("hermes", "how the model writes its calls")
+    protocol: str = knob(
+        "hermes", "how the model is asked and writes its calls; `prompting` is BFCL's own prompt and Python calls"
+    )
+    backend: str = knob("transformers", "engine that answers", choices=("transformers", "vllm", "openai"))
     max_new_tokens: int = knob(512, "longest answer in tokens", low=1)
+    seconds: float = knob(20.0, "longest the checker may take over one answer; beyond it the answer is wrong", low=0.1)
+    megabytes: int = knob(2048, "memory of the checker's process", low=256)
+    scorer_python: str = knob("", "interpreter (3.10 to 3.12) to build the checker's environment from; default: this one")
     dtype: str = knob("auto", "weights' type", choices=("auto", "float32", "bfloat16", "float16"))
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
     batch_tokens: int = knob(32768, "tokens generated together (transformers)", low=1)

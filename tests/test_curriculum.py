@@ -1,0 +1,254 @@
+"""The curriculum stage: batch, next tasks and state; the loop over rounds; refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from curation_data import HALF, RIGHT, WRONG, score_frame, task_row, write
+
+from toolsample_cli import curriculum, schema
+from toolsample_cli.config import CurriculumConfig, FilterConfig
+from toolsample_cli.curriculum import State
+from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.shards import Slice, open_folder
+from toolsample_cli.stages.common import Options
+from toolsample_cli.stages.curriculum import Paths, run
+from toolsample_cli.stages.filter import run as run_filter
+
+NAMES = [f"t{i:02d}" for i in range(24)]
+
+
+class Loop:
+    """A run folder without a model: outcomes come from the test."""
+
+    def __init__(self, folder: Path, config: CurriculumConfig, filter: FilterConfig = FilterConfig(method="none")):
+        self.folder, self.config, self.filter = folder, config, filter
+        self.corpus = write(schema.TASKS, folder / "corpus", [schema.frame(schema.TASKS, [task_row(n) for n in NAMES])])
+        self.round = -1
+        run(Paths(self.corpus), folder / "start", config, Options())
+        self.last = folder / "start"
+
+    def tasks(self) -> list[dict]:
+        return open_folder(self.last / "tasks", schema.TASKS).load().to_dicts()
+
+    def step(self, outcome) -> dict:
+        """Roll out the drawn tasks with `outcome(task) -> outcomes`; returns the new state."""
+        self.round += 1
+        r = self.round
+        frame = score_frame({task["task_id"]: outcome(task) for task in self.tasks()}, round=r)
+        scores = write(schema.SCORES, self.folder / f"scores{r}", [frame])
+        history = self.folder / f"groups{r - 1}" if r else None
+        run_filter(scores, history, self.folder / f"groups{r}", self.filter, Options())
+        paths = Paths(self.corpus, self.folder / f"groups{r}", scores, state=self.last / "state.json")
+        self.last = self.folder / f"round{r}"
+        run(paths, self.last, self.config, Options())
+        return self.state()
+
+    def state(self) -> dict:
+        return json.loads((self.last / "state.json").read_text())
+
+    def batch(self) -> list[dict]:
+        return open_folder(self.last / "batch", schema.BATCH).load().to_dicts()
+
+
+def small(**changes) -> CurriculumConfig:
+    return CurriculumConfig(**{"tasks_per_round": 8, **changes})
+
+
+def test_a_run_of_three_rounds(tmp_path):
+    """Epochs visit every task once before any comes again; the state counts rounds and logs them."""
+    loop = Loop(tmp_path, small())
+    drawn = []
+    for _ in range(3):
+        drawn += [task["task_id"] for task in loop.tasks()]
+        state = loop.step(lambda task: [RIGHT, WRONG, HALF, HALF])
+    assert sorted(drawn) == NAMES
+    assert state["round"] == 2 and state["next_round"] == 3 and [entry["round"] for entry in state["log"]] == [0, 1, 2]
+    assert state["log"][0]["exact"] == 0.25 and state["log"][0]["unsolved"] == 0
+    assert len(loop.batch()) == 32
+
+
+def test_all_weights_one_leaves_the_reward_as_it_is(tmp_path):
+    """In the first round nothing is measured: training reward and base reward agree to the last bit."""
+    loop = Loop(tmp_path, small())
+    loop.step(lambda task: [RIGHT, WRONG, HALF])
+    assert all(row["reward"] == row["base_reward"] and row["weight_key"] == 1 for row in loop.batch())
+
+
+def test_weights_follow_mastery_one_round_later(tmp_path):
+    """Values are mastered least, so they weigh most from the second round on; reward keeps its bounds."""
+    loop = Loop(tmp_path, small())
+    state = loop.step(lambda task: [RIGHT, HALF, HALF, HALF])
+    assert state["mastery"] == {"format": 1.0, "name": 1.0, "key": 1.0, "value": pytest.approx(5 / 8)}
+    raised = [math.exp((1 - m) / 0.5) for m in (1, 1, 5 / 8)]
+    assert state["weights"]["value"] == pytest.approx(3 * raised[2] / sum(raised), abs=1e-6)
+    loop.step(lambda task: [RIGHT, HALF, WRONG])
+    right, half, wrong = loop.batch()[:3]
+    assert (right["reward"], wrong["reward"]) == (4.0, -3.0)
+    weights = state["weights"]
+    earned = weights["name"] + weights["key"] + weights["value"]
+    assert half["reward"] == pytest.approx(1 - 3 + 6 * earned / (earned + weights["value"]))
+    assert half["reward"] < half["base_reward"] == 2.5
+
+
+def test_bonus_is_added_and_recorded(tmp_path):
+    """The self-exemplifying bonus lies on the training reward alone."""
+    frame = score_frame({"a": [RIGHT, RIGHT]}).with_columns(self_example=__import__("polars").Series([True, None]))
+    rows = curriculum.batch(frame, curriculum.EVEN, 0.01).to_dicts()
+    assert [row["reward"] for row in rows] == [4.01, 4.0]
+    assert [row["bonus"] for row in rows] == [0.01, 0.0] and rows[0]["base_reward"] == 4.0
+
+
+def test_hard_tasks_come_back_in_few_shot_form_and_fade(tmp_path):
+    """Hard after enough misses over visits; first in the next draw with demonstrations; solved, they lose them."""
+    loop = Loop(tmp_path, small(hard="fewshot", hard_after=6, tasks_per_round=24, hard_share=0.5))
+    bad = "t03"
+    loop.step(lambda task: [WRONG if task["task_id"] == bad else RIGHT] * 4)
+    assert loop.state()["hard"] == {}  # 4 misses so far
+    state = loop.step(lambda task: [WRONG if task["task_id"] == bad else RIGHT] * 4)
+    assert state["hard"] == {bad: {"shots": 2, "since": 1, "waiting": True}}
+    assert state["log"][1]["hard"] == {bad: 2}
+    [form] = [task for task in loop.tasks() if task["parent_task_id"]]
+    assert form["task_id"] == "t03@2shot" and form["parent_task_id"] == bad and len(form["demo_task_ids"]) == 2
+    assert bad not in form["demo_task_ids"] and len(loop.tasks()) == 24
+    state = loop.step(lambda task: [WRONG] * 7 if task["parent_task_id"] else [RIGHT] * 4)
+    assert state["hard"][bad]["shots"] == 4
+    state = loop.step(lambda task: [RIGHT] * 8)
+    assert state["log"][3]["faded"] == {bad: 2}
+    state = loop.step(lambda task: [RIGHT] * 8)
+    assert state["hard"] == {} and all(task["parent_task_id"] is None for task in loop.tasks())
+
+
+def test_hard_drop_keep_and_hint(tmp_path):
+    """Dropped tasks leave the draw, kept ones are only logged, a hint shows the answer under a name of its own."""
+    bad = "t05"
+
+    def outcome(task):
+        return [WRONG if task["task_id"].startswith(bad) else RIGHT] * 12
+
+    for name in ("drop", "keep", "hint"):
+        (tmp_path / name).mkdir()
+        loop = Loop(tmp_path / name, small(hard=name, tasks_per_round=24))
+        state = loop.step(outcome)
+        ids = [task["task_id"] for task in loop.tasks()]
+        if name == "drop":
+            assert state["dropped"] == {bad: 0} and bad not in ids and len(ids) == 23
+        elif name == "keep":
+            assert state["log"][0]["hard"] == {bad: 0} and bad in ids
+        else:
+            [hinted] = [task for task in loop.tasks() if task["task_id"] == f"{bad}@hint"]
+            assert f'"city":"{bad}"' in hinted["demos_json"] and hinted["demo_task_ids"] == [bad]
+
+
+def test_a_rerun_writes_the_same_bytes(tmp_path):
+    """Same inputs, same seed: batch, tasks and state do not change, and nothing is refused."""
+    loop = Loop(tmp_path, small(hard="fewshot", hard_after=4))
+    loop.step(lambda task: [WRONG] * 4)
+    files = [f for f in sorted(loop.last.rglob("*")) if f.is_file()]
+    before = {f: f.read_bytes() for f in files}
+    paths = Paths(loop.corpus, tmp_path / "groups0", tmp_path / "scores0", state=tmp_path / "start" / "state.json")
+    run(paths, loop.last, loop.config, Options())
+    assert {f: f.read_bytes() for f in files} == before
+    run(paths, tmp_path / "again", loop.config, Options())
+    assert (tmp_path / "again" / "state.json").read_bytes() == (loop.last / "state.json").read_bytes()
+
+
+def test_state_reads_back_what_it_wrote():
+    """The record is JSON and `read` its inverse."""
+    state = State({"tasks": 1, "fingerprint": "x"}, hard={"a": curriculum.Hard(2, 0)}, log=({"round": 0},))
+    assert State.read(json.loads(json.dumps(state.record()))) == state
+
+
+def test_dead_rounds_end_with_exit_code_3_and_advice(tmp_path):
+    """Tasks and state are there nevertheless; after three such rounds the hint says what to change."""
+    loop = Loop(tmp_path, small(), FilterConfig(method="dapo"))
+    hints = []
+    for _ in range(3):
+        with pytest.raises(DataError, match="no group of round . was kept") as caught:
+            loop.step(lambda task: [WRONG] * 4)
+        assert caught.value.exit_code == 3
+        hints.append(caught.value.hint)
+    assert "go on with the next round" in hints[0] and "--hard fewshot" in hints[2]
+    assert loop.state()["dead_rounds"] == 3 and len(loop.tasks()) == 8 and loop.batch() == []
+
+
+class TestBadInput:
+    def test_state_of_another_corpus(self, tmp_path):
+        loop = Loop(tmp_path, small())
+        other = write(schema.TASKS, tmp_path / "other", [schema.frame(schema.TASKS, [task_row("x")])])
+        with pytest.raises(DataError, match=r"state\.json: belongs to another corpus"):
+            run(Paths(other, state=loop.last / "state.json"), tmp_path / "out", small(), Options())
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"version": 9}, "version 9, expected 1"),
+            ({"weights": {"name": 0, "key": 0, "value": 0}, "stage": 1}, "weights sum to nothing"),
+            ({"weights": {"name": "much", "key": 1, "value": 1}}, "not all finite numbers"),
+            ({"hard": {"a": 7}}, "not a curriculum state"),
+        ],
+    )
+    def test_a_state_edited_by_hand(self, tmp_path, change, message):
+        loop = Loop(tmp_path, small())
+        path = loop.last / "state.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        with pytest.raises(DataError, match=message):
+            run(Paths(loop.corpus, state=path), tmp_path / "out", small(), Options())
+
+    def test_no_state_file_and_no_json(self, tmp_path):
+        loop = Loop(tmp_path, small())
+        with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
+            run(Paths(loop.corpus, state=tmp_path / "nowhere.json"), tmp_path / "out", small(), Options())
+        (tmp_path / "bad.json").write_text("{")
+        with pytest.raises(DataError, match="not a curriculum state"):
+            run(Paths(loop.corpus, state=tmp_path / "bad.json"), tmp_path / "out", small(), Options())
+
+    def test_a_round_taken_in_twice(self, tmp_path):
+        loop = Loop(tmp_path, small())
+        loop.step(lambda task: [RIGHT, WRONG])
+        paths = Paths(loop.corpus, tmp_path / "groups0", tmp_path / "scores0", state=loop.last / "state.json")
+        with pytest.raises(DataError, match="already took in round 0"):
+            run(paths, tmp_path / "out", small(), Options())
+
+    def test_groups_with_foreign_ids(self, tmp_path):
+        loop = Loop(tmp_path, small())
+        scores = write(schema.SCORES, tmp_path / "s", [score_frame({"elsewhere": [RIGHT, WRONG]})])
+        run_filter(scores, None, tmp_path / "g", FilterConfig(), Options())
+        with pytest.raises(DataError, match=r"task elsewhere\): not in the corpus"):
+            run(Paths(loop.corpus, tmp_path / "g", scores), tmp_path / "out", small(), Options())
+
+    def test_benchmark_test_data(self, tmp_path):
+        rows = [task_row("a"), task_row("b", split="test")]
+        corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, rows)])
+        with pytest.raises(DataError, match=r"row 2 \(task b\): benchmark test data"):
+            run(Paths(corpus), tmp_path / "out", small(), Options())
+
+    def test_few_shot_forms_are_no_corpus(self, tmp_path):
+        rows = [task_row("a@2shot", parent_task_id="a")]
+        corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, rows)])
+        with pytest.raises(DataError, match="a few-shot form, not a task of a corpus"):
+            run(Paths(corpus), tmp_path / "out", small(), Options())
+
+    def test_the_same_task_twice(self, tmp_path):
+        rows = [task_row("a"), task_row("a")]
+        corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, rows)])
+        with pytest.raises(DataError, match=r"task a\): occurs more than once"):
+            run(Paths(corpus), tmp_path / "out", small(), Options())
+
+    def test_contradicting_settings(self, tmp_path):
+        loop = Loop(tmp_path, small())
+        for config, message in (
+            (small(weight_low=3.0), "weight_low = 3 is above weight_high"),
+            (small(weight_low=0.0, weight_high=0.0), "sum to nothing"),
+            (small(mix="color:red=1"), "expected source: or category:"),
+            (small(mix="source:a=0"), "shares sum to nothing"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                run(Paths(loop.corpus), tmp_path / "out", config, Options())
+        with pytest.raises(ConfigError, match="belong together"):
+            run(Paths(loop.corpus, groups=tmp_path), tmp_path / "out", small(), Options())
+        with pytest.raises(ConfigError, match="draws once"):
+            run(Paths(loop.corpus), tmp_path / "out", small(), Options(part=Slice(0, 2)))

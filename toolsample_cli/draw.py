@@ -1,0 +1,151 @@
+"""Draws tasks without replacement: the same tasks from the same seed, however the corpus is cut into shards.
+
+Every task gets an exponential variate from a hash of (seed, round, task id), divided by its importance; the k
+smallest win. That is an exponential race, in distribution equal to Gumbel top-k and to drawing one by one with
+probabilities proportional to importance. A stratum, such as a category, can be given a share of the draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from toolsample_cli.errors import ConfigError
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def hash_ids(ids: pl.Series) -> np.ndarray:
+    """64-bit hashes of strings, the same on every machine and in every version (uint64, one a row)."""
+    if not len(ids):
+        return np.empty(0, np.uint64)
+    length = ids.str.len_bytes().to_numpy().astype(np.uint64)
+    words = -(-int(length.max()) // 8)
+    padded = pl.DataFrame({"id": ids}).select((pl.col("id") + pl.lit("\0" * (8 * words))).cast(pl.Binary))["id"]
+    state = _mix(length + _GOLDEN)
+    for word in range(words):  # eight bytes of every id at a time
+        value = padded.bin.slice(8 * word, 8).bin.reinterpret(dtype=pl.UInt64, endianness="little").to_numpy()
+        state = _mix(state ^ value)
+    return state
+
+
+def _mix(value: np.ndarray) -> np.ndarray:
+    # the finaliser of splitmix64; unsigned overflow is meant
+    value = value + _GOLDEN
+    value = (value ^ (value >> np.uint64(30))) * _MIX[0]
+    value = (value ^ (value >> np.uint64(27))) * _MIX[1]
+    return value ^ (value >> np.uint64(31))
+
+
+def uniforms(hashes: np.ndarray, seed: int, round: int) -> np.ndarray:
+    """One float64 in (0, 1) an id hash, fresh for every (seed, round)."""
+    salt = _mix(_mix(np.array([seed & (2**64 - 1)], np.uint64)) ^ np.array([round & (2**64 - 1)], np.uint64))
+    return ((_mix(hashes ^ salt) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def race(hashes: np.ndarray, importance: np.ndarray, seed: int, round: int) -> np.ndarray:
+    """Finishing time of every task: Exp(1) / importance; infinite where the importance is 0."""
+    with np.errstate(divide="ignore"):
+        return -np.log(uniforms(hashes, seed, round)) / importance
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares of the draw by one column of `tasks`: `column` in {source, category}, value -> share in (0, 1]."""
+
+    column: str
+    shares: Mapping[str, float]
+
+    @classmethod
+    def parse(cls, text: str) -> Mix | None:
+        """`column:value=share,...`; None for the empty text.
+
+        Shares above a sum of 1 are weights and are scaled to 1; below it the rest of the draw is free.
+        Raises ConfigError for anything else, also for shares that sum to nothing.
+        """
+        if not text:
+            return None
+        column, colon, rest = text.partition(":")
+        if not colon or column not in ("source", "category"):
+            raise ConfigError(f"mix = {text!r}: expected source: or category: first", hint="category:simple=0.5")
+        shares: dict[str, float] = {}
+        for item in rest.split(","):
+            name, _, number = item.rpartition("=")
+            try:
+                share = float(number)
+            except ValueError:
+                share = math.nan
+            if not name or not 0 <= share < math.inf or name.strip() in shares:
+                raise ConfigError(f"mix = {text!r}: cannot read {item!r}", hint="category:simple=0.5,parallel=0.2")
+            shares[name.strip()] = share
+        total = sum(shares.values())
+        if total <= 0:
+            raise ConfigError(f"mix = {text!r}: the shares sum to nothing")
+        return cls(column, {name: share / max(total, 1.0) for name, share in shares.items()})
+
+    def quotas(self, size: int) -> dict[str, int]:
+        """Tasks of each named value in a draw of `size`: largest remainder, ties to the name that sorts first."""
+        exact = {name: share * size for name, share in self.shares.items()}
+        quotas = {name: math.floor(value) for name, value in exact.items()}
+        missing = round(sum(exact.values())) - sum(quotas.values())
+        for name in sorted(exact, key=lambda n: (quotas[n] - exact[n], n))[:missing]:
+            quotas[name] += 1
+        return quotas
+
+
+FREE = ""  # the stratum of everything without a share of its own
+
+
+@dataclass
+class Draw:
+    """The best `size` tasks of a stream of frames, in all and in each stratum; memory is bounded by the draw.
+
+    A candidate is ordered by (`first`, `time`, task_id), smallest first: `first` is 0 or the number of visits for
+    drawing in epochs, `time` its race.
+    """
+
+    size: int
+    mix: Mix | None = None
+    _pools: dict[str, pl.DataFrame] = field(default_factory=dict)
+
+    def offer(self, candidates: pl.DataFrame) -> None:
+        """Take in candidates with task_id, first, time and, when there is a mix, its column."""
+        if self.size <= 0:
+            return
+        if self.mix is None:
+            self._keep(FREE, candidates)
+            return
+        for (value,), frame in candidates.group_by(self.mix.column, maintain_order=True):
+            self._keep(value if value in self.mix.shares else FREE, frame)
+
+    def _keep(self, stratum: str, frame: pl.DataFrame) -> None:
+        pool = self._pools.get(stratum)
+        if pool is not None:
+            if pool.height == self.size:  # most of a long stream ends here
+                last = pool.row(-1, named=True)
+                behind = pl.col("first") > last["first"]
+                frame = frame.filter(~behind & ((pl.col("first") < last["first"]) | (pl.col("time") <= last["time"])))
+            frame = pl.concat([pool, frame.select(pool.columns)])
+        self._pools[stratum] = frame.sort("first", "time", "task_id").head(self.size)
+
+    def result(self) -> pl.DataFrame:
+        """The drawn candidates, best first: the quota of each stratum, then the best of what is left.
+
+        A stratum with fewer tasks than its quota leaves the rest to the others; a corpus with fewer than `size`
+        tasks is drawn whole.
+        """
+        if not self._pools:
+            return pl.DataFrame(schema={"task_id": pl.String, "first": pl.Float64, "time": pl.Float64})
+        quotas = self.mix.quotas(self.size) if self.mix else {}
+        names = sorted(self._pools)
+        chosen = [self._pools[name].head(quotas[name]) for name in names if name in quotas]
+        rest = [self._pools[name].slice(quotas.get(name, 0)) for name in names]
+        taken = sum(frame.height for frame in chosen)
+        order = ("first", "time", "task_id")
+        chosen.append(pl.concat(rest).sort(*order).head(self.size - taken))
+        return pl.concat(chosen).sort(*order)

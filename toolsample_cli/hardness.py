@@ -1,0 +1,64 @@
+"""When a task becomes hard and what is done about it (Dynamic Multi-Round Hard Sampling, arXiv 2510.07737).
+
+The paper replaces a prompt by few-shot demonstrations after 10 rollouts without a correct one. Our reading
+(methods 2.3): completions without a correct one are counted over visits, so that groups of 8 reach 10 as well; a
+task that is right often enough gives its demonstrations back step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli.config import CurriculumConfig
+from toolsample_cli.curriculum import Hard, State
+
+
+def update(state: State, groups: pl.DataFrame, config: CurriculumConfig) -> tuple[State, dict[str, Any]]:
+    """The hard tasks after one round's groups, and the transitions for the log.
+
+    Transitions: `hard` {slot: shots it now gets}, `faded` {slot: shots left}, `dropped` [slots], `stuck`: how
+    many hard tasks already have all the demonstrations they can get.
+    """
+    hard, dropped = dict(state.hard), dict(state.dropped)
+    moves: dict[str, Any] = {"hard": {}, "faded": {}, "dropped": [], "stuck": 0}
+    for row in groups.filter(pl.col("n") > 0).sort("slot_id").iter_rows(named=True):
+        slot, entry = row["slot_id"], hard.get(row["slot_id"])
+        if entry is not None and entry.waiting:
+            entry = hard[slot] = replace(entry, waiting=False)
+        if row["misses"] >= config.hard_after:
+            _harden(slot, entry, state.round, config, hard, dropped, moves)
+        elif entry is not None and row["shots"] > 0 and row["n_exact"] / row["n"] >= config.fade_at:
+            shots = max(0, entry.shots - config.shots_step)
+            moves["faded"][slot] = shots
+            if shots:
+                hard[slot] = Hard(shots, state.round, waiting=False)
+            else:
+                del hard[slot]
+    return replace(state, hard=hard, dropped=dropped), {name: move for name, move in moves.items() if move}
+
+
+def _harden(
+    slot: str,
+    entry: Hard | None,
+    round: int,
+    config: CurriculumConfig,
+    hard: dict[str, Hard],
+    dropped: dict[str, int],
+    moves: dict[str, Any],
+) -> None:
+    if config.hard == "drop":
+        dropped[slot] = round
+        moves["dropped"].append(slot)
+    elif config.hard == "keep":
+        moves["hard"][slot] = 0
+    else:
+        most, step = (1, 1) if config.hard == "hint" else (config.shots_max, config.shots_step)
+        shots = min((entry.shots if entry else 0) + step, most)
+        if entry and shots == entry.shots:
+            moves["stuck"] += 1
+        else:
+            hard[slot] = Hard(shots, round)
+            moves["hard"][slot] = shots

@@ -1,0 +1,220 @@
+"""The curriculum stage: groups and scores of a round, the corpus and the state -> batch, next tasks, next state.
+
+`OUT/batch` has one shard per score shard, `OUT/tasks` the drawn tasks in order of their slot, `OUT/state.json` is
+written last. The corpus and the groups are streamed; what stays in memory is 8 bytes a task and the draw.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli import curriculum, hardness, schema
+from toolsample_cli.config import CurriculumConfig, as_record, digest
+from toolsample_cli.curriculum import State
+from toolsample_cli.draw import Mix
+from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.output import Output
+from toolsample_cli.shards import Folder, open_folder, write_json
+from toolsample_cli.stages.common import Account, Options
+from toolsample_cli.stages.drawing import Corpus, next_tasks
+
+DEAD_ROUNDS = 3
+"""From so many rounds in a row without a kept group on, the error says what to change."""
+
+ROUND = [
+    *("task_id", "slot_id", "shots", "n", "n_exact", "reward_mean", "reward_var", "keep", "reason", "misses"),
+    *("last_round", *(f"{name}_mean" for name in schema.COMPONENTS)),
+]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Folders the stage reads: the corpus; groups and scores of the round (neither for the first draw); the state."""
+
+    corpus: Path
+    groups: Path | None = None
+    scores: Path | None = None
+    tasks: Path | None = None
+    state: Path | None = None
+
+
+def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> Account:
+    """Take in one round and draw the next. Exit code 3, with everything written, when no group was kept."""
+    account = Account("curriculum")
+    curriculum.check(config)
+    mix = Mix.parse(config.mix)
+    _refuse_flags(paths, options)
+    corpus = Corpus.open(paths.corpus, options, mix)
+    groups = open_folder(paths.groups, schema.GROUPS) if paths.groups else None
+    scores = open_folder(paths.scores, schema.SCORES) if paths.scores else None
+    if paths.tasks:
+        _refuse_test(open_folder(paths.tasks, schema.TASKS))
+    state = read_state(paths.state, corpus) if paths.state else State(corpus.identity)
+    if not paths.state:
+        state = replace(state, weights=curriculum.first_weights(config))
+    if options.dry_run:
+        account.rows_in = corpus.rows
+        account.extra["would draw"] = min(config.tasks_per_round, corpus.rows)
+        return account
+    inputs = {"corpus": corpus.folder.digest, "state": digest(state.record())}
+    inputs |= {"groups": groups.digest, "scores": scores.digest} if groups and scores else {}
+    record = {**as_record(config), **options.selection()}
+    if groups and scores:
+        state = _take_in(
+            state, groups, scores, config, Output(out / "batch", schema.BATCH, record, inputs), options, account
+        )
+    drawn = next_tasks(corpus, groups, state, config, mix)
+    with Output(out / "tasks", schema.TASKS, record, inputs, options.overwrite) as output:
+        for number, frame in enumerate(drawn.shards()):
+            if not output.done(number):
+                output.write(number, frame)
+        output.counts.update(drawn.counts)
+        output.finish()
+    write_json(out / "state.json", state.record())
+    account.wrote = out
+    account.extra.update(drawn=drawn.rows.height, **drawn.counts, weights=state.weights)
+    _refuse_dead(state, groups)
+    return account
+
+
+def _refuse_flags(paths: Paths, options: Options) -> None:
+    if (paths.groups is None) != (paths.scores is None):
+        raise ConfigError("--groups and --scores belong together: the batch is made from both")
+    if options.part.count > 1:
+        raise ConfigError(
+            "--shard: curriculum draws once over the whole corpus",
+            hint="filter and score take --shard, this is one run",
+        )
+
+
+def _refuse_test(tasks: Folder) -> None:
+    for shard, frame in tasks.frames(["task_id", "split"]):
+        Corpus.refuse_test(shard.path, frame)
+
+
+def read_state(path: Path, corpus: Corpus) -> State:
+    """The state in a file. DataError when it is none, or belongs to another corpus."""
+    try:
+        state = State.read(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file", hint="--state takes the state.json of the round before") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path}: not a curriculum state: {error!r}", hint="take one as curriculum wrote it") from None
+    if state.corpus != corpus.identity:
+        raise DataError(
+            f"{path}: belongs to another corpus ({state.corpus}); {corpus.folder.path} is {corpus.identity}",
+            hint="give the corpus the run was started with, or start anew without --state",
+        )
+    return state
+
+
+def _take_in(
+    state: State,
+    groups: Folder,
+    scores: Folder,
+    config: CurriculumConfig,
+    output: Output,
+    options: Options,
+    account: Account,
+) -> State:
+    round, found = _round_groups(groups, scores, state)
+    kept = found.filter(pl.col("keep"))
+    rows = _write_batch(scores, kept["task_id"], state, config, replace(output, overwrite=options.overwrite), options)
+    account.rows_in, account.rows_out = int(found["n"].sum()), rows
+    account.dropped = dict(found.filter(~pl.col("keep"))["reason"].value_counts().iter_rows())
+    used = state.weights
+    state = replace(state, round=round, dead_rounds=0 if kept.height else state.dead_rounds + 1)
+    measured = curriculum.measure(found)
+    state = curriculum.advance(state, measured, config)
+    state, moves = hardness.update(state, found, config)
+    return replace(
+        state, log=(*state.log, {**_summary(found, kept, round), "weights": used, "measured": measured, **moves})
+    )
+
+
+def _round_groups(groups: Folder, scores: Folder, state: State) -> tuple[int, pl.DataFrame]:
+    rounds = {int(r) for _, frame in scores.frames(["round"]) for r in frame["round"].unique()}
+    if len(rounds) != 1:
+        raise DataError(f"{scores.path}: scores of one round expected, found {sorted(rounds) or 'no rows'}")
+    round = rounds.pop()
+    if round <= state.round:
+        raise DataError(
+            f"{scores.path}: scores of round {round}, but the state already took in round {state.round}",
+            hint="--state takes the state.json of the round before",
+        )
+    found = pl.concat(
+        [frame.filter(pl.col("last_round") == round) for _, frame in groups.frames(ROUND)]
+        or [pl.DataFrame(schema={name: schema.GROUPS.schema[name] for name in ROUND})]
+    )
+    if not found.height:
+        raise DataError(
+            f"{groups.path}: no group of round {round}, which {scores.path} is of",
+            hint="give the groups of these scores",
+        )
+    return round, found
+
+
+def _write_batch(
+    scores: Folder, kept: pl.Series, state: State, config: CurriculumConfig, output: Output, options: Options
+) -> int:
+    columns = ["rollout_id", "task_id", "exact", "self_example", "reward"]
+    columns += [name for component in schema.COMPONENTS for name in (component, f"{component}_max")]
+    rows = 0
+    with output:
+        for shard, frame in scores.frames(columns):
+            frame = frame.filter(pl.col("reward").is_not_null(), pl.col("task_id").is_in(kept.implode()))
+            rows += frame.height
+            if frame.height and not output.done(shard.number):
+                output.write(shard.number, curriculum.batch(frame, state.weights, config.bonus))
+            options.tick(frame.height)
+        output.finish()
+    return rows
+
+
+def _summary(found: pl.DataFrame, kept: pl.DataFrame, round: int) -> dict[str, Any]:
+    scored = found.filter(pl.col("n") > 0)
+    total = int(scored["n"].sum())
+
+    def share(column: str) -> float | None:
+        return round_(float((scored[column] * scored["n"]).sum()) / total) if total else None
+
+    return {
+        "round": round,
+        "groups": found.height,
+        "kept": kept.height,
+        "flat": scored.filter(pl.col("reward_var") == 0).height,
+        "few_shot": found.filter(pl.col("shots") > 0).height,
+        "reward_mean": share("reward_mean"),
+        "exact": round_(int(scored["n_exact"].sum()) / total) if total else None,
+        "unsolved": scored.filter(pl.col("n_exact") == 0).height,
+    }
+
+
+def round_(value: float) -> float:
+    """Six decimals: enough for a log that people read."""
+    return round(value, 6)
+
+
+def _refuse_dead(state: State, groups: Folder | None) -> None:
+    if groups is None or not state.dead_rounds:
+        return
+    raise DataError(f"{groups.path}: no group of round {state.round} was kept, the batch is empty", hint=_advice(state))
+
+
+def _advice(state: State) -> str:
+    last: Mapping[str, Any] = state.log[-1]
+    if state.dead_rounds < DEAD_ROUNDS:
+        return "next tasks and state are written: skip `train` and go on with the next round"
+    easy = (last["exact"] or 0) > 0.5
+    change = (
+        "the tasks are solved: draw harder ones" if easy else "the tasks are too hard: --hard fewshot, easier tasks"
+    )
+    return (
+        f"{state.dead_rounds} rounds in a row without a kept group; {change}, more rollouts a task, or another --method"
+    )
