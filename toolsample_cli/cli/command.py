@@ -111,4 +111,6 @@ def _run(function: Callable, name: str, config_class: type, own: list[str], give
     print(account.line(), file=sys.stderr)
     if given["json_"]:
         print(json.dumps(account.record(), ensure_ascii=False))
+    elif account.report:
+        print(account.report)
     raise typer.Exit(account.exit_code)

@@ -52,6 +52,7 @@ class Account:
     wrote: Path | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     exit_code: int = 0
+    report: str = ""  # what a user came for, printed on stdout unless --json is given
     started: float = field(default_factory=time.monotonic)
 
     def line(self) -> str:

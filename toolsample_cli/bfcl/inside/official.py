@@ -1,0 +1,276 @@
+"""The official questions and checkers of one release, imported unchanged; the order of steps is the official runner's.
+
+The model registry, which would pull in every vendor's SDK, is replaced by a table that answers the one thing the
+checker asks: whether dots in names were written as underscores. Simulated classes run through `callstrings`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import types
+from copy import deepcopy
+from typing import Any
+
+import callstrings
+import pycalls
+
+HOME = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
+DOTTED, UNDERSCORED = "toolsample/dots", "toolsample/underscores"
+
+
+def _registry() -> types.ModuleType:
+    module = types.ModuleType("bfcl_eval.constants.model_config")
+    module.MODEL_CONFIG_MAPPING = {
+        name: types.SimpleNamespace(underscore_to_dot=name == UNDERSCORED) for name in (DOTTED, UNDERSCORED)
+    }
+    return module
+
+
+def _without_tree_sitter() -> bool:
+    """Whether Java and JavaScript text can be read; their parser has no builds for Python 3.13 and newer."""
+    try:
+        importlib.import_module("tree_sitter")
+    except ImportError:
+        for language, function in (("java", "parse_java_function_call"), ("js", "parse_javascript_function_call")):
+            module = types.ModuleType(f"bfcl_eval.model_handler.parser.{language}_parser")
+            setattr(module, function, _no_parser)
+            sys.modules[module.__name__] = module
+        return False
+    return True
+
+
+def _no_parser(_: str) -> None:
+    raise RuntimeError("tree_sitter is not installed")
+
+
+class Official:
+    """One release of bfcl_eval; `version` is v3 or v4."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        sys.modules["bfcl_eval.constants.model_config"] = _registry()
+        self.parsers = _without_tree_sitter()
+        self.utils = importlib.import_module("bfcl_eval.utils")
+        self.handler = importlib.import_module("bfcl_eval.model_handler.utils")
+        self.mapping = importlib.import_module("bfcl_eval.constants.category_mapping")
+        self.config = importlib.import_module("bfcl_eval.constants.eval_config")
+        self.enums = importlib.import_module("bfcl_eval.constants.enums") if version == "v4" else None
+        self.ast_checker = importlib.import_module("bfcl_eval.eval_checker.ast_eval.ast_checker").ast_checker
+        self.steps = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
+        self.steps.eval = lambda text: callstrings.run(text, self.steps.__dict__, HOME)
+        checker = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")
+        self.multi_turn_checker = checker.multi_turn_checker
+        self._entries: dict[tuple[str, bool], list[dict]] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._by_id: dict[str, dict[str, dict]] = {}
+
+    # ---- questions -------------------------------------------------------------------------------------------
+
+    def entries(self, category: str, hint: bool) -> list[dict[str, Any]]:
+        """Questions of a category; with `hint`, function texts are those that a model is shown."""
+        key = (category, hint)
+        if key not in self._entries:
+            load = self._load_v3 if self.version == "v3" else self._load_v4
+            self._entries[key] = load(category, hint)
+        return self._entries[key]
+
+    def _load_v4(self, category: str, hint: bool) -> list[dict]:
+        return self.utils.load_dataset_entry(
+            category, include_prereq=hint and "memory" in category, include_language_specific_hint=hint
+        )
+
+    def _load_v3(self, category: str, hint: bool) -> list[dict]:
+        entries = self.utils.load_file(
+            self.config.PROMPT_PATH / self.mapping.TEST_FILE_MAPPING[category], sort_by_id=True
+        )
+        for entry in entries:
+            if "involved_classes" in entry:
+                self._give_functions(entry)
+            if hint:
+                self.handler.func_doc_language_specific_pre_processing(entry["function"], category)
+        return entries
+
+    def _give_functions(self, entry: dict) -> None:
+        """v3 keeps this step in its generation script, which cannot be imported here."""
+        files = self.mapping.MULTI_TURN_FUNC_DOC_FILE_MAPPING
+        folder = self.config.MULTI_TURN_FUNC_DOC_PATH
+        offered = [doc for name in entry["involved_classes"] for doc in self.utils.load_file(folder / files[name])]
+        for turn, names in entry.get("missed_function", {}).items():
+            held = [next(doc for doc in offered if doc["name"] == name) for name in names]
+            offered = [doc for doc in offered if doc not in held]
+            entry["missed_function"][turn] = held
+        entry["function"] = offered
+
+    def answers(self, category: str) -> dict[str, Any]:
+        """Question id -> ground truth ({} for categories without one)."""
+        if category not in self._answers:
+            if "relevance" in category:
+                self._answers[category] = {}
+            else:
+                questions = self.entries(category, False)
+                self._answers[category] = {
+                    question["id"]: truth["ground_truth"]
+                    for question, truth in zip(questions, self._truths(category))  # noqa: B905 (checked below)
+                }
+        return self._answers[category]
+
+    def _truths(self, category: str) -> list[dict]:
+        if self.version == "v3":
+            file = self.config.POSSIBLE_ANSWER_PATH / self.mapping.TEST_FILE_MAPPING[category]
+            truths = self.utils.load_file(file, sort_by_id=True)
+        else:
+            truths = self.utils.load_ground_truth_entry(category)
+        if len(truths) != len(self.entries(category, False)):
+            raise RuntimeError(f"{category}: {len(truths)} answers for {len(self.entries(category, False))} questions")
+        return truths
+
+    def entry(self, category: str, entry_id: str) -> dict[str, Any]:
+        """One question as the checker wants it."""
+        if category not in self._by_id:
+            self._by_id[category] = {entry["id"]: entry for entry in self.entries(category, False)}
+        return self._by_id[category][entry_id]
+
+    def prompted(self, entry: dict[str, Any]) -> list[dict[str, str]]:
+        """Messages of the first turn in the official prompting mode: its system prompt goes before the question."""
+        third = entry["id"].rsplit("_", 1)[0] if self.version == "v3" else entry["id"]
+        return self.handler.system_prompt_pre_processing_chat_model(
+            deepcopy(entry["question"][0]), deepcopy(entry["function"]), third
+        )
+
+    # ---- decoding --------------------------------------------------------------------------------------------
+
+    def decoded(self, answer: dict[str, Any], language: str) -> list[dict[str, Any]]:
+        """Calls of an answer: {"calls": [[name, arguments]]} as they are, {"text"} by the official prompting rules."""
+        if "calls" in answer:
+            return [{name: arguments} for name, arguments in answer["calls"]]
+        text = answer["text"]
+        if language == "python":
+            return pycalls.decode(text, self.version)
+        if len(text) > pycalls.MAX_CHARS:
+            raise pycalls.Refused("the answer is too long")
+        if self.version == "v3":
+            return self.handler.default_decode_ast_prompting(
+                text, {"java": "Java", "javascript": "JavaScript"}[language]
+            )
+        return self.handler.default_decode_ast_prompting(text, self.enums.ReturnFormat(language), False)
+
+    def executable(self, answer: dict[str, Any]) -> list[str]:
+        """Call strings of one step of a dialogue; raises what the official decoder raises."""
+        decoded = self.decoded(answer, "python")
+        if "calls" in answer:
+            return self.handler.convert_to_function_call(decoded)
+        return self.handler.decoded_output_to_execution_list(decoded)
+
+    # ---- verdicts --------------------------------------------------------------------------------------------
+
+    def judge_ast(self, entry: dict, truth: list, category: str, language: str, answer: dict) -> dict[str, Any]:
+        """Verdict on a single-turn answer that should call."""
+        try:
+            calls = self.decoded(answer, language)
+        except pycalls.Refused:
+            raise
+        except Exception as error:
+            return _wrong("ast_decoder:decoder_failed", f"{type(error).__name__}: {error}")
+        if not self.utils.is_function_calling_format_output(calls):
+            return _wrong("ast_decoder:decoder_wrong_output_format", "", calls)
+        name = UNDERSCORED if answer.get("underscores") else DOTTED
+        try:
+            verdict = self.ast_checker(entry["function"], calls, truth, self._language(language), category, name)
+        except Exception as error:  # the official checker stumbles over some values outside its own data
+            return _wrong(f"checker_error:{type(error).__name__}", str(error), calls)
+        if verdict["valid"]:
+            return {"valid": True, "calls": _plain(calls)}
+        return _wrong(verdict["error_type"], verdict["error"], calls)
+
+    def _language(self, language: str) -> Any:
+        if self.version == "v3":
+            return {"python": "Python", "java": "Java", "javascript": "JavaScript"}[language]
+        return self.enums.Language(language)
+
+    def judge_relevance(self, category: str, answer: dict) -> dict[str, Any]:
+        """Verdict on an answer that should (relevance) or should not (irrelevance) hold any call."""
+        calls, why = None, ""
+        try:
+            calls = self.decoded(answer, "python")
+        except pycalls.Refused:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        called = calls is not None and not self.utils.is_empty_output(calls)
+        if called != ("irrelevance" in category):
+            return {"valid": True, "calls": _plain(calls or [])}
+        if called:
+            return _wrong("irrelevance_error:decoder_success", "a call where none is right", calls)
+        return _wrong("relevance_error:decoder_failed", why, calls)
+
+    def judge_dialogue(self, entry: dict, truth: list, category: str, turns: list[list[dict]]) -> dict[str, Any]:
+        """Verdict on a multi-turn dialogue: `turns` holds the answers of every step of every turn."""
+        if len(turns) != len(truth):
+            return _wrong("multi_turn:force_terminated", f"{len(turns)} of {len(truth)} turns")
+        decoded: list[list[list[str]]] = []
+        for steps in turns:
+            decoded.append([])
+            for answer in steps:
+                try:
+                    calls = self.executable(answer)
+                except pycalls.Refused:
+                    raise
+                except Exception:  # as in the official runner: chatting is not a call
+                    continue
+                if not self.steps.is_empty_execute_response(calls):
+                    decoded[-1].append(calls)
+        self.forget()
+        try:
+            verdict = self.multi_turn_checker(decoded, truth, entry, category, "toolsample")
+        finally:
+            self.forget()
+        if verdict["valid"]:
+            return {"valid": True, "calls": decoded}
+        return {**_wrong(verdict["error_type"], verdict["error_message"]), "calls": decoded}
+
+    def forget(self, owner: str = "toolsample") -> None:
+        """Drop simulated objects, which would else answer the next dialogue of the same id with old state."""
+        space = self.steps.__dict__
+        for name in [n for n in space if n.startswith(f"{owner}_") and n.endswith("_instance")]:
+            del space[name]
+
+    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Verdict on one answer: {valid, calls, error_type?, error?}; `entry` and `truth` may come with the request."""
+        category, kind = request["category"], request["kind"]
+        try:
+            if kind in ("relevance", "irrelevance"):
+                return self.judge_relevance(kind, request["answer"])
+            entry = request.get("entry") or self.entry(category, request["id"])
+            truth = request["truth"] if "truth" in request else self.answers(category)[request["id"]]
+            if kind == "multi_turn":
+                return self.judge_dialogue(entry, truth, category, request["turns"])
+            return self.judge_ast(entry, truth, category, request["language"], request["answer"])
+        except pycalls.Refused as refused:
+            return _wrong("refused:code", str(refused))
+
+
+def _wrong(error_type: str, error: Any, calls: Any = ()) -> dict[str, Any]:
+    text = error if isinstance(error, str) else "; ".join(str(item) for item in error)
+    return {"valid": False, "error_type": error_type, "error": text[:2000], "calls": _plain(calls)}
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it: tuples as lists, odd keys and values as their text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, int) and value.bit_length() < 10_000:
+        return value
+    text = repr(value) if not isinstance(value, int) else f"an integer of {value.bit_length()} bits"
+    return re.sub(r"\s+", " ", text)[:200]
+
+
+def dumps(value: Any) -> str:
+    """JSON text in ASCII, so that any text passes through a pipe."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=True)

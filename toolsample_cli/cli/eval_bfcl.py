@@ -1,0 +1,39 @@
+"""`toolsample eval-bfcl`: ask a model BFCL's questions, score by the official checker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from toolsample_cli.cli.command import stage_command
+from toolsample_cli.config import EvalConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @stage_command(app, "eval-bfcl", EvalConfig)
+    def eval_bfcl(
+        model: Annotated[str, typer.Argument(help="checkpoint: a model folder or a hub id")],
+        out: Annotated[Path, typer.Option("--out", "-o", help="folder to write answers, verdicts and summary to")],
+        config: EvalConfig,
+        options: Any,
+        entries: Annotated[
+            Optional[Path],  # noqa: UP045
+            typer.Option("--entries", help="your own questions: a file or folder in BFCL's format"),
+        ] = None,
+        answers: Annotated[
+            Optional[Path],  # noqa: UP045
+            typer.Option("--answers", help="their ground truth, when not in possible_answer/ beside them"),
+        ] = None,
+    ) -> Any:
+        """Score a model on BFCL, greedily, by the official checker, which is installed apart on first use.
+
+        --limit takes the first questions of each category and marks the result as partial. A rerun goes on where the
+        last one stopped and asks failed questions again.
+        """
+        from toolsample_cli.stages.eval_bfcl import Sources, run
+
+        return run(model, out=out, sources=Sources(entries, answers), config=config, options=options)
