@@ -19,7 +19,8 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.metrics import round_metrics, score_metrics
 from toolsample_cli.recipe import Plan
-from toolsample_cli.shards import write_json
+from toolsample_cli.schema import BATCH
+from toolsample_cli.shards import open_folder, write_json
 from toolsample_cli.stages import curriculum, filter, rollout, score, train
 from toolsample_cli.stages.common import Account, Options
 
@@ -111,52 +112,59 @@ class Runner:
             if self._engine is not None:
                 self._engine.close()
 
-    def _model(self, number: int) -> str:
-        """The policy after round `number`; round 0 is the start."""
-        return self.plan.run.model if number == 0 else str(self.folder / f"round-{number}" / "checkpoint")
+    def _model(self, rounds: list[dict[str, Any]]) -> str:
+        """The policy that the rounds so far left."""
+        return next((entry["policy"] for entry in reversed(rounds) if entry.get("policy")), self.plan.run.model)
 
     def _round(self, number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-        here, last, configs = self.folder / f"round-{number}", self.folder / f"round-{number - 1}", self.plan.configs
-        metrics: dict[str, Any] = {"round": number}
+        here, configs = self.folder / f"round-{number}", self.plan.configs
+        metrics: dict[str, Any] = {"round": number, "rollouts": 0}
+        policy = self._model(rounds)
         if number == 0:
-            curriculum.run(self.corpus, here, configs["curriculum"], self.options)
-            metrics["rollouts"] = 0
+            curriculum.run(curriculum.Paths(self.corpus), here, configs["curriculum"], self.options)
         else:
-            tasks, history = last / "tasks", last / "groups" if number > 1 else None
-            sampling = dataclasses.replace(configs["rollout"], round=number)
-            engine = self._take(self._model(number - 1), sampling)
-            rollout.run(tasks, here / "rollouts", self._model(number - 1), sampling, self.options, engine=engine)
-            score.run(tasks, here / "rollouts", here / "scores", configs["score"], self.options)
-            filter.run(here / "scores", here / "groups", configs["filter"], self.options, history=history)
-            found = curriculum.Inputs(
-                tasks=tasks, groups=here / "groups", scores=here / "scores", state=last / "state.json"
-            )
-            curriculum.run(self.corpus, here, configs["curriculum"], self.options, found)
-            train.run(
-                here / "rollouts",
-                here / "batch",
-                self._model(number - 1),
-                here / "checkpoint",
-                configs["train"],
-                self.options,
-            )
+            policy = self._learn(number, here, policy)
             metrics |= round_metrics(here)
             metrics["rollouts"] += rounds[-1]["rollouts"]
+            metrics["policy"] = policy
         if self.heldout and self._due(number):
-            metrics["heldout"] = {folder.name: self._evaluate(folder, here, number) for folder in self.heldout}
+            metrics["heldout"] = {folder.name: self._evaluate(folder, here, policy) for folder in self.heldout}
         return metrics
+
+    def _learn(self, number: int, here: Path, policy: str) -> str:
+        """All stages of one round, in the order and with the paths of examples/round.sh; the policy it leaves."""
+        configs, options, last = self.plan.configs, self.options, self.folder / f"round-{number - 1}"
+        tasks, history = last / "tasks", last / "groups" if number > 1 else None
+        sampling = dataclasses.replace(configs["rollout"], round=number)
+        engine = self._take(policy, sampling)
+        rollout.run(tasks, here / "rollouts", policy, sampling, options, engine=engine)
+        score.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=options)
+        filter.run(here / "scores", history, here / "groups", configs["filter"], options)
+        paths = curriculum.Paths(self.corpus, here / "groups", here / "scores", tasks, last / "state.json")
+        curriculum.run(paths, here, configs["curriculum"], options)
+        if not open_folder(here / "batch", BATCH).rows:
+            return policy  # a dead round: nothing to learn from, the next draw may be better
+        train.run(
+            here / "rollouts",
+            here / "batch",
+            model=policy,
+            out=here / "checkpoint",
+            config=configs["train"],
+            options=options,
+        )
+        return str(here / "checkpoint")
 
     def _due(self, number: int) -> bool:
         every = self.plan.run.evaluate_every
         return number in (0, self.plan.run.rounds) or (every > 0 and number % every == 0)
 
-    def _evaluate(self, tasks: Path, here: Path, number: int) -> dict[str, Any]:
-        """Greedy answers to held-out tasks by the policy after this round."""
+    def _evaluate(self, tasks: Path, here: Path, policy: str) -> dict[str, Any]:
+        """Greedy answers to held-out tasks."""
         greedy = dataclasses.replace(self.plan.configs["rollout"], temperature=0.0, n=1, round=0)
         place = here / "heldout" / tasks.name
-        engine = self._take(self._model(number), greedy)
-        rollout.run(tasks, place / "rollouts", self._model(number), greedy, self.options, engine=engine)
-        score.run(tasks, place / "rollouts", place / "scores", ScoreConfig(), self.options)
+        engine = self._take(policy, greedy)
+        rollout.run(tasks, place / "rollouts", policy, greedy, self.options, engine=engine)
+        score.run(tasks, place / "rollouts", out=place / "scores", config=ScoreConfig(), options=self.options)
         return score_metrics(place / "scores")
 
     def _take(self, model: str, config: Any) -> Any:
