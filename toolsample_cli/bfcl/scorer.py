@@ -40,17 +40,17 @@ class Scorer:
         self.generation = 0
         self.parsers = True
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = ""
+        self.folder = Path()
         self._buffer = b""
 
     def __enter__(self) -> Scorer:
-        self._folder = tempfile.mkdtemp(prefix="toolsample-bfcl-")
+        self.folder = Path(tempfile.mkdtemp(prefix="toolsample-bfcl-"))
         self._start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def ask(self, op: str, *, seconds: float | None = None, **arguments: Any) -> Any:
         """The answer to one request; Overrun when it broke a limit, StageFailure for a fault of the scorer."""
@@ -85,20 +85,34 @@ class Scorer:
     def _start(self) -> None:
         version = self.environment.version
         # the official package makes folders at import; they go to the work folder
-        surroundings = {"BFCL_PROJECT_ROOT": self._folder, "HOME": self._folder, "PATH": os.defpath, "LANG": "C.UTF-8"}
-        command = [str(self.environment.python), "-I", "-B", str(INSIDE), version, self._folder, str(self.megabytes)]
+        surroundings = {
+            "BFCL_PROJECT_ROOT": str(self.folder),
+            "HOME": str(self.folder),
+            "PATH": os.defpath,
+            "LANG": "C.UTF-8",
+        }
+        command = [
+            str(self.environment.python),
+            "-I",
+            "-B",
+            str(INSIDE),
+            version,
+            str(self.folder),
+            str(self.megabytes),
+        ]
+        log = self.folder / "log"
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(Path(self._folder) / "log").open("ab"),
-                cwd=self._folder, env=surroundings,
-            )  # fmt: skip
+            with log.open("ab") as messages:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, cwd=work, env=surroundings
+                )
             self._buffer = b""
             hello = json.loads(self._line(START_SECONDS))
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             self._stop()
-            log = (Path(self._folder) / "log").read_text(encoding="utf-8", errors="replace").strip()
+            said = log.read_text(encoding="utf-8", errors="replace").strip()
             raise StageFailure(
-                f"the BFCL scorer did not start: {log.splitlines()[-1] if log else error}",
+                f"the BFCL scorer did not start: {said.splitlines()[-1] if said else error}",
                 hint=f"delete {self.environment.python.parent.parent} and rerun; it is made anew",
             ) from None
         self.parsers = hello["parsers"]

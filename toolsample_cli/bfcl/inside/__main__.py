@@ -54,7 +54,7 @@ def answer(official: Any, request: dict[str, Any]) -> Any:
     if op == "judge":
         return official.judge(request)
     if op == "entries":
-        return official.entries(request["category"], True)
+        return official.entries(request["category"], request.get("hint", True))
     if op == "answers":
         return official.answers(request["category"])
     if op == "prompted":
