@@ -83,23 +83,11 @@ class Scorer:
         return self.ask("entries", category=category, seconds=START_SECONDS)
 
     def _start(self) -> None:
-        version = self.environment.version
+        work = str(self.folder)
         # the official package makes folders at import; they go to the work folder
-        surroundings = {
-            "BFCL_PROJECT_ROOT": str(self.folder),
-            "HOME": str(self.folder),
-            "PATH": os.defpath,
-            "LANG": "C.UTF-8",
-        }
-        command = [
-            str(self.environment.python),
-            "-I",
-            "-B",
-            str(INSIDE),
-            version,
-            str(self.folder),
-            str(self.megabytes),
-        ]
+        surroundings = {"BFCL_PROJECT_ROOT": work, "HOME": work, "PATH": os.defpath, "LANG": "C.UTF-8"}
+        python, version = str(self.environment.python), self.environment.version
+        command = [python, "-I", "-B", str(INSIDE), version, work, str(self.megabytes)]
         log = self.folder / "log"
         try:
             with log.open("ab") as messages:
