@@ -66,8 +66,9 @@ class RolloutConfig:
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
-    batch_tokens: int = knob(32768, "prompt and completion tokens generated together (transformers)", low=1)
+    batch_tokens: int = knob(65536, "prompt and completion tokens generated together (transformers)", low=1)
     tasks_per_shard: int = knob(512, "tasks in one output shard", low=1)
+    texts: str = knob("", "replay: file of {task_id, sample, text} (JSON lines or Parquet); default: the gold answers")
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ class CurriculumConfig:
     shots_step: int = knob(2, "demonstrations added to a hard task", low=1)
     shots_max: int = knob(4, "most demonstrations of one task", low=1)
     fade_at: float = knob(0.8, "share correct from which demonstrations are taken away again", low=0.0, high=1.0)
+    demo_source: str = knob(
+        "gold",
+        "demonstrations: gold answers of other tasks, or only of tasks the model solved itself, with its own thoughts",
+        choices=("gold", "own"),
+    )
     demo_tokens: int = knob(1024, "budget of one prompt's demonstrations, in tokens of about 4 bytes", low=1)
     bonus: float = knob(0.0, "self-exemplifying bonus (0.01 in ToolExpander); 0 is off", low=0.0)
     seed: int = knob(0, "seed of the draw", low=0)
@@ -188,7 +194,9 @@ class TrainConfig:
     bonus_mode: str = knob(
         "std_floor", "self-exemplifying bonus and the group's std", choices=("literal", "excluded", "std_floor")
     )
-    token_budget: int = knob(16384, "tokens in one micro-batch; bounds memory", low=1)
+    token_budget: int = knob(
+        0, "token slots in one micro-batch; bounds memory; 0: 4,096 on CPU, where caches are small, else 32,768", low=0
+    )
     layout: str = knob(
         "auto",
         "packed: the prompt once a group, completions behind it; padded: one row a rollout; auto: packed where the model allows it",

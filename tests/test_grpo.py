@@ -1,0 +1,207 @@
+"""Layout, attention and head of the training step against their slow twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_model import tiny_model
+from training_world import load, plain_logprobs
+
+from toolsample_cli.grpo import attention
+from toolsample_cli.grpo import policy as policy_module
+from toolsample_cli.grpo.attention import segment_attention, visible
+from toolsample_cli.grpo.batch import Group, Rollout, Segments, pack, pad, plan
+from toolsample_cli.grpo.loss import LOSSES, Rule, StepSize, policy_loss
+from toolsample_cli.grpo.policy import Policy, TokenScores
+from toolsample_cli.grpo.schedule import Schedule
+
+
+def random_groups(seed: int, sizes: list[tuple[int, list[int]]], vocabulary: int = 400) -> list[Group]:
+    """Groups with given prompt and completion lengths, off-policy logprobs and random advantages."""
+    random = np.random.default_rng(seed)
+    groups, row = [], 0
+    for prompt, lengths in sizes:
+        rollouts = []
+        for length in lengths:
+            logprobs = random.normal(-4, 0.5, length).astype(np.float32)
+            rollouts.append(Rollout(row, random.integers(0, vocabulary, length), logprobs, float(random.normal())))
+            row += 1
+        groups.append(Group(random.integers(0, vocabulary, prompt), tuple(rollouts)))
+    return groups
+
+
+SIZES = [(9, [4, 1, 12, 3]), (2, [7, 20]), (30, [5]), (15, [1, 1, 2]), (6, [6, 9, 30, 2, 5])]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def step_gradient(folder, micro_batches, *, packed: bool, loss: str = "dapo", size: StepSize = StepSize(200, 15)):
+    """Loss and gradients of a step cut into given micro-batches."""
+    policy = Policy(load(folder, attention.register() if packed else "sdpa"))
+    total = 0.0
+    for members in micro_batches:
+        micro = pack(members) if packed else pad(members)
+        logp, entropy = policy(micro)
+        result = policy_loss(logp, micro.tokens, Rule(loss=loss), size, entropy_N=entropy)
+        result.total.backward()
+        total += result.total.item()
+    return total, {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+
+
+def close(one, other, tolerance: float = 1e-6) -> None:
+    """Losses and gradients agree relative to the largest gradient."""
+    assert one[0] == pytest.approx(other[0], rel=tolerance, abs=tolerance)
+    assert one[1].keys() == other[1].keys()
+    scale = max(g.abs().max().item() for g in one[1].values())
+    for name, gradient in one[1].items():
+        assert (gradient - other[1][name]).abs().max().item() <= tolerance * scale * 5, name
+
+
+def test_packed_logprobs_equal_one_sequence_at_a_time(folder):
+    plain = load(folder)
+    groups = random_groups(0, SIZES)
+    policy = Policy(load(folder, attention.register()))
+    logp, entropy = policy(pack(groups))
+    at = 0
+    for group in groups:
+        for rollout in group.rollouts:
+            expected = plain_logprobs(plain, group.prompt, rollout.completion)
+            np.testing.assert_allclose(logp[at : at + len(expected)].detach(), expected, atol=3e-5)
+            at += len(expected)
+    assert at == len(logp) == len(entropy)
+    assert ((entropy > 0) & (entropy < np.log(450))).all()
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_packed_equals_padded_equals_single(folder, loss):
+    """The three layouts have one loss and one gradient."""
+    groups = random_groups(1, SIZES)
+    packed = step_gradient(folder, [groups], packed=True, loss=loss)
+    padded = step_gradient(folder, [groups], packed=False, loss=loss)
+    single = [[Group(g.prompt, (r,))] for g in groups for r in g.rollouts]
+    close(packed, padded)
+    close(packed, step_gradient(folder, single, packed=False, loss=loss))
+    close(packed, step_gradient(folder, single, packed=True, loss=loss))
+
+
+@pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
+def test_cutting_and_shuffling_changes_nothing(folder, budget):
+    groups = random_groups(2, SIZES)
+    whole = step_gradient(folder, [groups], packed=True)
+    shuffled = [groups[i] for i in np.random.default_rng(0).permutation(len(groups))]
+    close(whole, step_gradient(folder, plan(shuffled, budget), packed=True))
+
+
+def test_gradient_checkpointing_changes_nothing(folder):
+    groups = random_groups(3, SIZES)
+    micro = pack(groups)
+    gradients = []
+    for again in (False, True):
+        model = load(folder, attention.register())
+        model.train()
+        if again:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        policy = Policy(model)
+        policy(micro)[0].sum().backward()
+        gradients.append({n: p.grad.clone() for n, p in policy.named_parameters()})
+    for name in gradients[0]:
+        torch.testing.assert_close(gradients[0][name], gradients[1][name])
+
+
+sizes = st.lists(
+    st.tuples(st.integers(1, 12), st.lists(st.integers(1, 14), min_size=1, max_size=5)), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, st.integers(0, 9))
+def test_segment_attention_equals_a_dense_mask(table, seed):
+    """On random segment tables, values and gradients, grouped heads included."""
+    micro = pack(random_groups(seed, table))
+    torch.manual_seed(seed)
+    slots = micro.slots
+    tensors = [torch.randn(1, heads, slots, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
+    got, _ = segment_attention(torch.nn.Module(), *tensors, scaling=0.3, segments=micro.segments)
+    weight = torch.randn(got.shape, dtype=torch.float64)
+    fast = torch.autograd.grad((got * weight).sum(), tensors)
+    query, key, value = tensors
+    scores = query @ key.repeat_interleave(2, 1).transpose(-1, -2) * 0.3
+    scores = scores.masked_fill(~visible(micro.segments), float("-inf"))
+    slow = (scores.softmax(-1) @ value.repeat_interleave(2, 1)).transpose(1, 2)
+    torch.testing.assert_close(got, slow)
+    for one, other in zip(fast, torch.autograd.grad((slow * weight).sum(), tensors), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_visible_by_hand():
+    """One prompt of two slots, two completions of one slot each."""
+    seen = visible(Segments(((2, (1, 1)),))).int().tolist()
+    assert seen == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
+
+
+@given(sizes, st.integers(1, 60))
+def test_plan_keeps_every_rollout_within_the_budget(table, budget):
+    groups = random_groups(0, table)
+    bins = plan(groups, budget)
+    rows = sorted(r.row for members in bins for g in members for r in g.rollouts)
+    assert rows == list(range(sum(len(g.rollouts) for g in groups)))
+    for members in bins:
+        slots = sum(g.slots for g in members)
+        assert slots <= budget or (len(members) == 1 and len(members[0].rollouts) == 1)
+        assert slots == pack(members).slots
+
+
+def test_the_prompt_is_forwarded_once_and_last_tokens_not_at_all():
+    group = random_groups(0, [(10, [4, 1, 3])])[0]
+    micro = pack([group])
+    assert micro.slots == 10 + 3 + 0 + 2
+    assert micro.positions[0].tolist() == [*range(10), 10, 11, 12, 10, 11]
+    assert micro.source_N.tolist() == [9, 10, 11, 12, 9, 9, 13, 14]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("keep", [0, 1 << 25])
+def test_head_in_chunks_equals_plain_logits(monkeypatch, keep, temperature):
+    """Logprob, entropy and the gradients of both, with the logits kept and recomputed in chunks of three."""
+    monkeypatch.setattr(policy_module, "KEEP", keep)
+    monkeypatch.setattr(policy_module, "CHUNK", 3 * 11)
+    torch.manual_seed(0)
+    hidden = torch.randn(10, 5, requires_grad=True)
+    weight = torch.randn(11, 5, requires_grad=True)
+    target = torch.randint(0, 11, (10,))
+    mix = torch.randn(2, 10)
+    logp, entropy = TokenScores.apply(hidden, weight, target, temperature, True)
+    fast = torch.autograd.grad((mix[0] * logp + mix[1] * entropy).sum(), (hidden, weight))
+    full = (hidden @ weight.t() / temperature).log_softmax(-1)
+    plain, spread = full.gather(1, target[:, None])[:, 0], -(full.exp() * full).sum(-1)
+    torch.testing.assert_close(logp, plain)
+    torch.testing.assert_close(entropy, spread)
+    slow = torch.autograd.grad((mix[0] * plain + mix[1] * spread).sum(), (hidden, weight))
+    torch.testing.assert_close(fast, slow)
+
+
+def test_temperature_divides_the_logits(folder):
+    groups = random_groups(4, [(5, [6])])
+    policy = Policy(load(folder, attention.register()), temperature=0.6)
+    expected = plain_logprobs(load(folder), groups[0].prompt, groups[0].rollouts[0].completion, 0.6)
+    np.testing.assert_allclose(policy(pack(groups))[0].detach(), expected, atol=3e-5)
+
+
+def test_schedules_by_hand():
+    """ToolExpander's decay is continuous in rounds; the floor never lifts a smaller rate."""
+    decay = Schedule(1e-3, "exponential", 0.7)
+    assert decay.at(0, 0) == 1e-3
+    assert decay.at(2.5, 20) == pytest.approx(1e-3 * 0.7**2.5)
+    assert Schedule(1e-3, "exponential", 0.98, unit="step").at(2.5, 20) == pytest.approx(1e-3 * 0.98**20)
+    assert Schedule(1e-3, "exponential", 0.1, floor=1e-5).at(9, 0) == 1e-5
+    assert Schedule(1e-8, "constant", floor=1e-7).at(0, 0) == 1e-8
+    assert Schedule(2.0, "cosine", horizon=4).at(2, 0) == pytest.approx(1.0)
+    assert Schedule(2.0, "linear", horizon=4).at(1, 0) == pytest.approx(1.5)
+    assert Schedule(2.0, "linear", horizon=4).at(9, 0) == 0.0
+    assert [Schedule(1.0, "constant", warmup=4).at(0, step) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]

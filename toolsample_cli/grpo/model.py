@@ -1,0 +1,134 @@
+"""Loads a model for training and makes its optimizer: attention, types of weights, sharding, recomputation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.grpo import attention, checkpoint
+from toolsample_cli.grpo.policy import Policy, supports_packing
+from toolsample_cli.grpo.world import World, shard
+
+SAMPLED = 1 << 20
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A transformers model with float32 weights; `packed` says which layout its attention was set up for."""
+
+    model: Any
+    packed: bool
+    dtype: torch.dtype
+    saved_dtype: torch.dtype
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of its embedding."""
+        return self.model.get_input_embeddings().num_embeddings
+
+    @property
+    def longest(self) -> int:
+        """Most positions it was made for; 0 when it has no limit."""
+        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 0)
+
+
+def model_digest(model: str) -> str:
+    """16 hex digits for a local model folder (names, sizes, both ends of each weight file), or the hub id itself."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    state = hashlib.blake2b(digest_size=8)
+    for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+        if not file.exists():
+            continue
+        size = file.stat().st_size
+        state.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as handle:
+            state.update(handle.read(SAMPLED))
+            handle.seek(max(size - SAMPLED, 0))
+            state.update(handle.read(SAMPLED))
+    return state.hexdigest()
+
+
+def load_policy(model: str, config: TrainConfig, world: World) -> Loaded:
+    """Read a model folder (safetensors only) or hub id. DataError when there is none or it cannot be read."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # ours says more
+    folder = Path(model)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise DataError(f"{folder}: no config.json, not a model folder")
+    if not folder.exists() and str(model).startswith(("/", "./", "../", "~")):
+        raise DataError(f"{model}: no such model folder")
+    dtype = _dtype(config, world)
+    try:
+        settings = AutoConfig.from_pretrained(model)
+        packed = _packed(settings, config)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model,
+            dtype=torch.float32,
+            attn_implementation=attention.register() if packed else "sdpa",
+            use_safetensors=True,
+        )
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    loaded.config.use_cache = False
+    if config.gradient_checkpointing:
+        loaded.gradient_checkpointing_enable({"use_reentrant": False})
+    return Loaded(loaded, packed, dtype, dtype)
+
+
+def _dtype(config: TrainConfig, world: World) -> torch.dtype:
+    if config.dtype == "auto":
+        return torch.bfloat16 if world.device.type == "cuda" else torch.float32
+    return getattr(torch, config.dtype)
+
+
+def _packed(settings: Any, config: TrainConfig) -> bool:
+    able = supports_packing(settings)
+    if config.layout == "packed" and not able:
+        raise ConfigError(
+            f"{settings.model_type} has layers that are not attention, so rollouts cannot be packed",
+            hint="use --layout padded",
+        )
+    return able and config.layout != "padded"
+
+
+def make_optimizer(
+    loaded: Loaded, temperature: float, config: TrainConfig, world: World
+) -> tuple[Policy, torch.optim.Optimizer]:
+    """The policy on its device (sharded when there are several ranks) and AdamW over its trainable parameters."""
+    policy = Policy(loaded.model, temperature=temperature, dtype=loaded.dtype)
+    source = loaded.model.config._name_or_path
+    if Path(source).is_dir():
+        checkpoint.load_master(Path(source), policy)
+    policy.to(world.device)
+    if world.size > 1:
+        shard(policy, layers_of(policy), world, loaded.dtype)
+    decayed = [p for p in policy.parameters() if p.requires_grad and p.ndim >= 2]
+    others = [p for p in policy.parameters() if p.requires_grad and p.ndim < 2]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=True)
+    return policy, optimizer
+
+
+def layers_of(policy: Policy) -> list[torch.nn.Module]:
+    """The decoder layers, the units of sharding."""
+    decoder = policy.inner.get_decoder()
+    layers = getattr(decoder, "layers", None)
+    if layers is None:
+        raise ConfigError(f"{json.dumps(type(decoder).__name__)}: no list of layers to shard")
+    return list(layers)

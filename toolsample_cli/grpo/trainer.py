@@ -1,0 +1,213 @@
+"""The training loop of one round: groups to steps, steps to micro-batches, one optimizer update each.
+
+Everything is normalised over the whole step and all ranks: FSDP averages gradients, so each rank scales its part by
+the number of ranks, and every rank runs the same number of micro-batches (a weightless one where it has fewer).
+A step whose gradient is not finite is refused and counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import StageFailure
+from toolsample_cli.grpo.batch import Group, Pack, Rollout, pack, pad, plan
+from toolsample_cli.grpo.checkpoint import Position
+from toolsample_cli.grpo.data import TrainSet
+from toolsample_cli.grpo.loss import Rule, StepSize, likelihood_loss, policy_loss
+from toolsample_cli.grpo.metrics import StepTally, record
+from toolsample_cli.grpo.policy import Policy
+from toolsample_cli.grpo.schedule import Schedule
+from toolsample_cli.grpo.world import World, whole
+
+
+@dataclass
+class Run:
+    """What the loop works with. `save(position)` is called after a step when it is due."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    data: TrainSet
+    config: TrainConfig
+    world: World
+    position: Position
+    constant: int = 1
+    packed: bool = True
+    save: Callable[[Position], None] | None = None
+    tick: Callable[[int], None] = lambda _: None
+
+
+def rule_of(config: TrainConfig) -> Rule:
+    """The loss part of the settings."""
+    names = ("loss", "clip_low", "clip_high")
+    return Rule(**{name: getattr(config, name) for name in names})
+
+
+def schedule_of(config: TrainConfig) -> Schedule:
+    """The learning-rate part of the settings."""
+    return Schedule(config.lr, config.lr_schedule, config.lr_decay, floor=config.lr_floor)
+
+
+def step_order(count: int, config: TrainConfig, rounds: int) -> list[np.ndarray]:
+    """Group numbers of each optimizer step of a round, whole groups shuffled by (seed, round, epoch)."""
+    steps = []
+    for epoch in range(config.epochs):
+        shuffled = np.random.default_rng([config.seed, rounds, epoch]).permutation(count)
+        steps += [part for part in np.array_split(shuffled, min(config.steps, count)) if len(part)]
+    return steps
+
+
+def train_round(run: Run) -> Position:
+    """Run the steps that are left of this round; returns the position at its end."""
+    order = step_order(len(run.data.groups), run.config, run.position.rounds)
+    schedule = schedule_of(run.config)
+    run.policy.train()
+    for index in range(run.position.done, len(order)):
+        groups = [run.data.groups[number] for number in order[index]]
+        rate = schedule.at(run.position.rounds + index / len(order), run.position.step)
+        metrics, rows = one_step(run, groups, rate)
+        _note(run, groups, metrics, rows)
+        run.position.done = index + 1
+        run.position.step += 1
+        run.tick(sum(len(group.rollouts) for group in groups))
+        last = index + 1 == len(order)
+        if run.save and not last and run.config.save_every and (index + 1) % run.config.save_every == 0:
+            run.save(run.position)
+    return run.position
+
+
+def one_step(run: Run, groups: Sequence[Group], rate: float) -> tuple[dict[str, float], dict[int, list[float]]]:
+    """One optimizer update. Returns its metrics and, for each rollout of this rank, its sums."""
+    size = StepSize(
+        tokens=sum(int(r.usable.sum()) for g in groups for r in g.rollouts),
+        rollouts=sum(len(g.rollouts) for g in groups),
+        constant=run.constant,
+    )
+    live = _live(groups, run.config)
+    packs = micro_batches(live, run)
+    tally = StepTally()
+    for parameters in run.optimizer.param_groups:
+        parameters["lr"] = rate
+    for index, micro in enumerate(packs):
+        _sync(run, index + 1 == len(packs))
+        micro_step(run, micro, size, tally)
+    norm, refused = _update(run, bool(packs))
+    metrics = tally.metrics(run.world)
+    metrics |= {"lr": rate, "grad_norm": norm, "refused": float(refused), "rollouts": float(size.rollouts)}
+    metrics |= {"groups": float(len(groups)), "dead_groups": float(len(groups) - len(live))}
+    metrics["dropped_tokens"] = float(sum(len(r.completion) for g in groups for r in g.rollouts) - size.tokens)
+    return metrics, tally.rows
+
+
+def _live(groups: Sequence[Group], config: TrainConfig) -> list[Group]:
+    # the gradient of a group without advantages is zero, so it is counted but not forwarded
+    if config.objective == "sft":
+        return list(groups)
+    return [group for group in groups if any(r.advantage != 0.0 and r.usable.any() for r in group.rollouts)]
+
+
+def micro_batches(groups: Sequence[Group], run: Run) -> list[Pack]:
+    """This rank's micro-batches of a step; all ranks get the same number."""
+    make = pack if run.packed else pad
+    bins = plan(groups, run.config.token_budget or (4096 if run.world.device.type == "cpu" else 32768))
+    if not bins:
+        return []
+    mine = bins[run.world.rank :: run.world.size]
+    packs = [make(members) for members in mine]
+    while len(packs) < math.ceil(len(bins) / run.world.size):
+        packs.append(make([_weightless(bins[0][0])]))
+    return packs
+
+
+def _weightless(group: Group) -> Group:
+    rollout = group.rollouts[0]
+    empty = np.full(len(rollout.completion), np.nan, dtype=np.float32)
+    return Group(group.prompt, (Rollout(-1, rollout.completion, empty, 0.0),))
+
+
+def micro_step(run: Run, micro: Pack, size: StepSize, tally: StepTally) -> None:
+    """Forward, loss, backward and count of one micro-batch."""
+    micro = micro.to(run.world.device)
+    logp_N, entropy_N = run.policy(micro, entropy=True)
+    if run.config.objective == "sft":
+        loss = likelihood_loss(logp_N, micro.tokens, size)
+    else:
+        loss = policy_loss(logp_N, micro.tokens, rule_of(run.config), size, entropy_N=entropy_N)
+    (loss.total * run.world.size).backward()
+    tally.add(micro, loss, entropy_N)
+
+
+def _sync(run: Run, last: bool) -> None:
+    if run.world.size > 1:
+        run.policy.set_requires_gradient_sync(last)
+
+
+def _update(run: Run, any_work: bool) -> tuple[float, bool]:
+    if not any_work:
+        return 0.0, False
+    parameters = [p for p in run.policy.parameters() if p.grad is not None]
+    limit = run.config.max_grad_norm or math.inf
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
+    finite = math.isfinite(norm)
+    if finite:
+        run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    return norm, not finite
+
+
+def _note(run: Run, groups: Sequence[Group], metrics: dict[str, float], rows: dict[int, list[float]]) -> None:
+    step = run.position.step
+    metrics |= batch_facts(run.data, groups) if run.config.objective == "grpo" else {}
+    if step == 0 or run.position.done == 0:
+        metrics["ratio_first"] = metrics["ratio_mean"]
+    number = run.data.round
+    run.position.metrics += [
+        [step, number, name, None if math.isnan(value) else value] for name, value in sorted(metrics.items())
+    ]
+    merged: dict[int, list[float]] = {}
+    for part in run.world.gather(rows):
+        merged |= part
+    for group in groups:
+        for rollout in group.rollouts:
+            _, *rest = record(merged.get(rollout.row))
+            usable = int(rollout.usable.sum())
+            dropped = len(rollout.completion) - usable
+            run.position.records.append([rollout.row, step, rollout.advantage, usable, dropped, *rest])
+    if metrics["refused"] and run.config.max_refused:
+        refused = sum(1 for line in run.position.metrics if line[2] == "refused" and line[3])
+        if refused >= run.config.max_refused:
+            raise StageFailure(
+                f"{refused} steps of this round had a gradient that is not finite; nothing was written",
+                hint="look at ratio_max and loss in the step metrics; lower --lr, or check the rollouts' logprobs",
+            )
+
+
+def batch_facts(data: TrainSet, groups: Sequence[Group]) -> dict[str, float]:
+    """Signs of health of a step's rollouts (section 2.5 of our notes on ToolExpander's failure modes)."""
+    rows = [rollout.row for group in groups for rollout in group.rollouts]
+    facts = data.facts[rows]
+    exact = facts["exact"].to_numpy().astype(float)
+    ends = np.cumsum([0, *[len(group.rollouts) for group in groups]])
+    right = np.array([exact[a:b].mean() for a, b in itertools.pairwise(ends)])
+    shots = facts["task_id"].str.contains(r"@\d+shot$").to_numpy()
+    base = facts["base_reward"].to_numpy()
+    lengths = [len(rollout.completion) for group in groups for rollout in group.rollouts]
+    return {
+        "reward": float(facts["reward"].mean()),
+        "base_reward": float(base.mean()),
+        "base_reward_zero_shot": float(base[~shots].mean()) if (~shots).any() else math.nan,
+        "base_reward_few_shot": float(base[shots].mean()) if shots.any() else math.nan,
+        "exact": float(exact.mean()),
+        "none_right": float((right == 0).mean()),
+        "all_right": float((right == 1).mean()),
+        "format": float(facts["format"].mean() if facts["format"].mean() is not None else math.nan),
+        "bonus_rate": float((facts["bonus"] > 0).mean()),
+        "advantage_abs": float(facts["advantage"].abs().mean()),
+        "completion_tokens": float(np.mean(lengths)),
+    }

@@ -1,0 +1,112 @@
+"""One process or many: rank, device, sums over ranks, and sharding of the model (FSDP2) under torchrun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from toolsample_cli.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class World:
+    """`rank` of `size` processes, each with its own device."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @classmethod
+    def start(cls, device: str = "auto") -> World:
+        """Join the process group that torchrun announces (RANK, WORLD_SIZE, LOCAL_RANK); alone otherwise."""
+        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")))
+        if size > 1:
+            import torch.distributed as dist
+
+            if chosen.type == "cuda":
+                torch.cuda.set_device(chosen)
+            if not dist.is_initialized():
+                dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        return cls(rank, size, chosen)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes."""
+        return self.rank == 0
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sum of each value over all ranks (float64)."""
+        if self.size == 1:
+            return [float(value) for value in values]
+        import torch.distributed as dist
+
+        # MPS and NCCL differ in what they reduce; float64 on the rank's own device suits gloo and NCCL
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in order of rank."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.gather(None)
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError("device cuda: torch sees no CUDA device", hint="give --device cpu")
+        return torch.device("cuda", local_rank)
+    if name not in ("cpu", "mps"):
+        raise ConfigError(f"device {name!r}: expected auto, cpu, cuda or mps")
+    return torch.device(name)
+
+
+def shard(policy: torch.nn.Module, layers: Sequence[torch.nn.Module], world: World, dtype: torch.dtype) -> None:
+    """Shard every layer, then the rest, over all ranks; parameters stay float32, compute runs in `dtype`."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(policy, mesh=mesh, mp_policy=precision)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A sharded tensor gathered from all ranks (a collective call), a plain one as it is; on the CPU, detached."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    return tensor.detach().cpu()
+
+
+def like(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A whole tensor laid out as `parameter` is: this rank's shard, or all of it on its device."""
+    if not hasattr(parameter, "device_mesh"):
+        return full.to(parameter.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(full.to(parameter.device), parameter.device_mesh, parameter.placements)
