@@ -75,9 +75,20 @@ class RolloutConfig:
 class ScoreConfig:
     """`toolsample score`: reward components of every completion (ToolRL's reward by default)."""
 
-    protocol: str = knob("auto", "how calls are written; `auto` takes the task's own")
+    protocol: str = knob("task", "how calls are written; `task`: as each task says, `auto`: by each completion's marks")
+    reading: str = knob(
+        "strict",
+        "which calls earn: what the trainer's own reader takes, or what the model meant",
+        choices=("strict", "lenient"),
+    )
+    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all`; see `score --help`'s end")
     match: str = knob("greedy", "how predicted calls are paired with gold calls", choices=("greedy", "optimal"))
-    values: str = knob("toolrl", "rule that compares argument values")
+    values: str = knob("toolrl", "rule that compares values: toolrl, json, bfcl, lenient, or as in lenient:case=exact")
+    rewards: str = knob("", "further rewards from the table, comma-separated, into extra_json; `all` for every one")
+    component: str = knob("", "own components, comma-separated my_file.py:function, into extra_json")
+    step: int = knob(0, "training step, for rewards that move with it", low=0)
+    overlong_max: int = knob(1024, "tokens from which the over-long punishment is whole", low=1)
+    overlong_buffer: int = knob(256, "tokens before that over which it grows", low=1)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ def hash_ids(ids: pl.Series) -> np.ndarray:
     state = _mix(length + _GOLDEN)
     for word in range(words):  # eight bytes of every id at a time
         value = padded.bin.slice(8 * word, 8).bin.reinterpret(dtype=pl.UInt64, endianness="little").to_numpy()
-        state = _mix(state ^ value)
+        # words past an id's end leave it alone: its hash must not depend on its neighbours' lengths
+        state = np.where(length > np.uint64(8 * word), _mix(state ^ value), state)
     return state
 
 

@@ -46,8 +46,8 @@ class Example:
         return -(-len(canonical(list(self.messages)).encode("utf-8")) // BYTES_PER_TOKEN)
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Example:
-        """From a row of `tasks`."""
+    def of(cls, row: Mapping[str, Any], own: str | None = None) -> Example:
+        """From a row of `tasks`; `own` is an exactly right completion to show in place of the gold answer."""
         calls = read_calls(row["gold_json"])
         turns = [m for m in json.loads(row["messages_json"]) if m["role"] != "system"]
         tools = json.loads(row["tools_json"])
@@ -61,7 +61,7 @@ class Example:
             answer="" if calls else _plain(row["gold_text"] or ""),
             offered=frozenset(tool["name"] for tool in tools),
             words=tuple(f"{text} {described}".lower().replace("_", " ").split()),
-            messages=(*turns, _answer(row, calls)),
+            messages=(*turns, _answer(row, calls, own)),
         )
 
 
@@ -91,19 +91,26 @@ def leaks(task: Example, other: Example) -> bool:
     return not task.calls and not other.calls and task.answer == other.answer
 
 
-def _answer(row: Mapping[str, Any], calls: Sequence[Call]) -> dict[str, Any]:
-    if PROTOCOLS[row["protocol"]].tools_in_template:
-        if not calls:
-            return {"role": "assistant", "content": row["gold_text"] or ""}
-        functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-        return {"role": "assistant", "tool_calls": [{"type": "function", "function": f} for f in functions]}
-    return {"role": "assistant", "content": row["gold_text"] or PROTOCOLS[row["protocol"]].render(calls, None, None)}
+def _answer(row: Mapping[str, Any], calls: Sequence[Call], own: str | None) -> dict[str, Any]:
+    protocol = PROTOCOLS[row["protocol"]]
+    if not protocol.tools_in_template:
+        return {"role": "assistant", "content": own or row["gold_text"] or protocol.render(calls, None, None)}
+    thought = protocol.parse(own, row["gold_kind"]).thought if own else None
+    said = {"content": f"<think>\n{thought}\n</think>"} if thought else {}
+    if not calls:
+        return {"role": "assistant", "content": own or row["gold_text"] or ""}
+    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    return {"role": "assistant", **said, "tool_calls": [{"type": "function", "function": f} for f in functions]}
 
 
 @dataclass
 class Bank:
-    """Candidates by the tool they call, bounded in number; add rows in the order of preference."""
+    """Candidates by the tool they call, bounded in number; add rows in the order of preference.
 
+    `own` holds completions of the model to show in place of gold answers, by task.
+    """
+
+    own: Mapping[str, str] = field(default_factory=dict)
     by_tool: dict[str, list[Example]] = field(default_factory=dict)
     general: list[Example] = field(default_factory=list)
 
@@ -112,7 +119,7 @@ class Bank:
         for row in rows:
             if row["gold_issues_json"] != "[]":
                 continue
-            example = Example.of(row)
+            example = Example.of(row, self.own.get(row["task_id"]))
             for name in example.called:
                 shelf = self.by_tool.setdefault(name, [])
                 if len(shelf) < PER_TOOL:

@@ -25,6 +25,9 @@ def register(app: typer.Typer) -> None:
         groups: Annotated[MaybePath, typer.Option("--groups", help="groups of the round, from filter")] = None,
         scores: Annotated[MaybePath, typer.Option("--scores", help="scores of the round")] = None,
         tasks: Annotated[MaybePath, typer.Option("--tasks", help="tasks of the round, as they were rolled out")] = None,
+        rollouts: Annotated[
+            MaybePath, typer.Option("--rollouts", help="rollouts of the round, for demo_source = own")
+        ] = None,
         state: Annotated[MaybePath, typer.Option("--state", help="state.json of the round before")] = None,
     ) -> Any:
         """Weigh the sub-tasks of a round's rewards (OUT/batch), draw the next tasks (OUT/tasks), keep OUT/state.json.
@@ -33,4 +36,4 @@ def register(app: typer.Typer) -> None:
         """
         from toolsample_cli.stages.curriculum import Paths, run
 
-        return run(Paths(corpus, groups, scores, tasks, state), out, config, options)
+        return run(Paths(corpus, groups, scores, tasks, state, rollouts), out, config, options)

@@ -85,7 +85,7 @@ def flat_reason(config: FilterConfig) -> pl.Expr:
     return pl.when(flat(config)).then(side).otherwise(pl.lit("mixed"))
 
 
-CELL_STATE = 0.1
+CELL_STATE = 0.15
 CELL_POTENTIAL = 0.04  # a standard deviation of a tenth of the range
 
 

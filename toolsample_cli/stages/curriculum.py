@@ -22,6 +22,7 @@ from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
 from toolsample_cli.shards import Folder, open_folder, write_json
 from toolsample_cli.stages.common import Account, Options
+from toolsample_cli.stages.demonstrations import Sources
 from toolsample_cli.stages.drawing import Corpus, next_tasks
 
 DEAD_ROUNDS = 3
@@ -35,13 +36,17 @@ ROUND = [
 
 @dataclass(frozen=True)
 class Paths:
-    """Folders the stage reads: the corpus; groups and scores of the round (neither for the first draw); the state."""
+    """What the stage reads: the corpus; groups and scores of the round (neither for the first draw); the state.
+
+    `tasks` are the round's tasks, looked through for test data; `rollouts` give own demonstrations their thoughts.
+    """
 
     corpus: Path
     groups: Path | None = None
     scores: Path | None = None
     tasks: Path | None = None
     state: Path | None = None
+    rollouts: Path | None = None
 
 
 def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> Account:
@@ -53,6 +58,7 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     corpus = Corpus.open(paths.corpus, options, mix)
     groups = open_folder(paths.groups, schema.GROUPS) if paths.groups else None
     scores = open_folder(paths.scores, schema.SCORES) if paths.scores else None
+    rollouts = open_folder(paths.rollouts, schema.ROLLOUTS) if paths.rollouts else None
     if paths.tasks:
         _refuse_test(open_folder(paths.tasks, schema.TASKS))
     state = read_state(paths.state, corpus) if paths.state else State(corpus.identity)
@@ -63,13 +69,15 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
         account.extra["would draw"] = min(config.tasks_per_round, corpus.rows)
         return account
     inputs = {"corpus": corpus.folder.digest, "state": digest(state.record())}
-    inputs |= {"groups": groups.digest, "scores": scores.digest} if groups and scores else {}
+    given = {"groups": groups, "scores": scores, "rollouts": rollouts}
+    inputs |= {name: folder.digest for name, folder in given.items() if folder}
     record = {**as_record(config), **options.selection()}
     if groups and scores:
         state = _take_in(
             state, groups, scores, config, Output(out / "batch", schema.BATCH, record, inputs), options, account
         )
-    drawn = next_tasks(corpus, groups, state, config, mix)
+    sources = Sources(corpus.folder, groups, scores, rollouts)
+    drawn = next_tasks(corpus, sources, state, config, mix)
     with Output(out / "tasks", schema.TASKS, record, inputs, options.overwrite) as output:
         for number, frame in enumerate(drawn.shards()):
             if not output.done(number):

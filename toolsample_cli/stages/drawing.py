@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toolsample_cli import fewshot, schema
+from toolsample_cli import schema
 from toolsample_cli.config import CurriculumConfig, FilterConfig
 from toolsample_cli.curriculum import State, lag
 from toolsample_cli.draw import Draw, Mix, hash_ids, race, uniforms
@@ -19,6 +19,7 @@ from toolsample_cli.errors import DataError
 from toolsample_cli.selection import METHODS, unvisited_importance
 from toolsample_cli.shards import Folder, open_folder
 from toolsample_cli.stages.common import Options
+from toolsample_cli.stages.demonstrations import Sources, with_demonstrations
 
 TASKS_PER_SHARD = 4096
 
@@ -88,8 +89,9 @@ class Drawn:
             yield self.rows.slice(start, TASKS_PER_SHARD)
 
 
-def next_tasks(corpus: Corpus, groups: Folder | None, state: State, config: CurriculumConfig, mix: Mix | None) -> Drawn:
+def next_tasks(corpus: Corpus, sources: Sources, state: State, config: CurriculumConfig, mix: Mix | None) -> Drawn:
     """The tasks of round `state.round + 1`, sorted by slot, hard ones in few-shot form."""
+    groups = sources.groups
     first = _waiting(corpus, state, config)
     draw = Draw(config.tasks_per_round - len(first), mix)
     shut = pl.Series([*first, *state.dropped], dtype=pl.String).implode()
@@ -101,7 +103,7 @@ def next_tasks(corpus: Corpus, groups: Folder | None, state: State, config: Curr
     ids = pl.concat([pl.Series("task_id", first, dtype=pl.String), draw.result()["task_id"]])
     rows = _rows(corpus, ids)
     counts = Counter({"waiting first": len(first)}) if first else Counter()
-    return Drawn(_with_demonstrations(rows, corpus, state, config, counts), counts)
+    return Drawn(with_demonstrations(rows, sources, state, config, counts), counts)
 
 
 def _waiting(corpus: Corpus, state: State, config: CurriculumConfig) -> list[str]:
@@ -184,44 +186,3 @@ def _rows(corpus: Corpus, ids: pl.Series) -> pl.DataFrame:
             f"{corpus.folder.path} (task {twice[0]}): occurs more than once", hint="import the corpus again"
         )
     return rows
-
-
-def _with_demonstrations(
-    rows: pl.DataFrame, corpus: Corpus, state: State, config: CurriculumConfig, counts: Counter[str]
-) -> pl.DataFrame:
-    """Hard rows in few-shot form; a task for which no demonstration fits stays as it is and is counted."""
-    hard = rows.filter(pl.col("task_id").is_in(list(state.hard)))
-    if not hard.height:
-        return rows
-    rewritten = []
-    bank = None if config.hard == "hint" else _bank(hard, corpus, config.seed, state.round + 1)
-    for row in hard.iter_rows(named=True):
-        shots = state.hard[row["task_id"]].shots
-        if bank is None:
-            rewritten.append(fewshot.hint(row))
-        else:
-            rewritten.append(fewshot.rewrite(row, bank.choose(fewshot.Example.of(row), shots, config.demo_tokens)))
-        counts["few-shot" if rewritten[-1]["parent_task_id"] else "without demonstration"] += 1
-    easy = rows.filter(~pl.col("task_id").is_in(list(state.hard)))
-    return pl.concat([easy, schema.frame(schema.TASKS, rewritten)]).sort("task_id")
-
-
-def _bank(hard: pl.DataFrame, corpus: Corpus, seed: int, round: int) -> fewshot.Bank:
-    """Candidates for these tasks from all over the corpus, in an order that changes from round to round."""
-    bank = fewshot.Bank()
-    names = sorted({name for row in hard.iter_rows(named=True) for name in fewshot.Example.of(row).offered})
-    patterns = [f'"name":{fewshot.canonical(name)}' for name in names]
-    best: pl.DataFrame | None = None
-    for shard in corpus.folder.shards:
-        frame = corpus.folder.read(shard)
-        chance = pl.Series("chance", uniforms(hash_ids(frame["task_id"]), seed, round))
-        near = pl.col("gold_json").str.contains_any(patterns)
-        frame = frame.with_columns(chance, near=near)
-        frame = pl.concat([best, frame]) if best is not None else frame
-        # those that call a tool on offer, and some of the others for the search by words
-        best = frame.sort("near", "chance", descending=[True, False]).head(
-            fewshot.PER_TOOL * max(len(names), 1) + fewshot.GENERAL
-        )
-    if best is not None:
-        bank.add(best.sort("chance").drop("near", "chance").iter_rows(named=True))
-    return bank

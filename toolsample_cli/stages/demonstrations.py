@@ -1,0 +1,93 @@
+"""Finds demonstrations for the hard tasks of a draw by streaming the corpus; bounded by tools, not by tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from toolsample_cli import fewshot, schema
+from toolsample_cli.config import CurriculumConfig
+from toolsample_cli.curriculum import State
+from toolsample_cli.draw import hash_ids, uniforms
+from toolsample_cli.shards import Folder
+from toolsample_cli.toolcall import canonical
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where demonstrations may come from: the corpus; for `own` ones the groups and this round's completions."""
+
+    corpus: Folder
+    groups: Folder | None = None
+    scores: Folder | None = None
+    rollouts: Folder | None = None
+
+
+def with_demonstrations(
+    rows: pl.DataFrame, sources: Sources, state: State, config: CurriculumConfig, counts: Counter[str]
+) -> pl.DataFrame:
+    """Hard rows in few-shot form; a task for which no demonstration fits stays as it is and is counted."""
+    hard = rows.filter(pl.col("task_id").is_in(list(state.hard)))
+    if not hard.height:
+        return rows
+    bank = None if config.hard == "hint" else _bank(hard, sources, config, state.round + 1)
+    rewritten = []
+    for row in hard.iter_rows(named=True):
+        if bank is None:
+            rewritten.append(fewshot.hint(row))
+        else:
+            shots = state.hard[row["task_id"]].shots
+            rewritten.append(fewshot.rewrite(row, bank.choose(fewshot.Example.of(row), shots, config.demo_tokens)))
+        counts["few-shot" if rewritten[-1]["parent_task_id"] else "without demonstration"] += 1
+    easy = rows.filter(~pl.col("task_id").is_in(list(state.hard)))
+    return pl.concat([easy, schema.frame(schema.TASKS, rewritten)]).sort("task_id")
+
+
+def _bank(hard: pl.DataFrame, sources: Sources, config: CurriculumConfig, round: int) -> fewshot.Bank:
+    """Candidates for these tasks from all over the corpus, in an order that changes from round to round."""
+    names = sorted({name for row in hard.iter_rows(named=True) for name in fewshot.Example.of(row).offered})
+    patterns = [f'"name":{canonical(name)}' for name in names]
+    solved = _solved(sources.groups) if config.demo_source == "own" else None
+    best = pl.DataFrame(schema={**schema.TASKS.schema, "chance": pl.Float64, "near": pl.Boolean})
+    for shard in sources.corpus.shards:
+        frame = sources.corpus.read(shard)
+        hashes = hash_ids(frame["task_id"])
+        chance = pl.Series("chance", uniforms(hashes, config.seed, round))
+        frame = frame.with_columns(chance, near=pl.col("gold_json").str.contains_any(patterns))
+        if solved is not None:
+            frame = frame.filter(pl.Series(np.isin(hashes, solved)))
+        # those that call a tool on offer, and some of the others for the search by words
+        most = fewshot.PER_TOOL * max(len(names), 1) + fewshot.GENERAL
+        best = pl.concat([best, frame]).sort("near", "chance", descending=[True, False]).head(most)
+    bank = fewshot.Bank(_own_texts(sources, best["task_id"]) if config.demo_source == "own" else {})
+    bank.add(best.sort("chance").drop("near", "chance").iter_rows(named=True))
+    return bank
+
+
+def _solved(groups: Folder | None) -> np.ndarray:
+    """Hashes of the slots that the model got exactly right, without demonstrations, at their latest visit."""
+    if groups is None:
+        return np.empty(0, np.uint64)
+    own = pl.col("n_exact") > 0, pl.col("shots") == 0
+    found = [hash_ids(frame.filter(*own)["slot_id"]) for _, frame in groups.frames(["slot_id", "n_exact", "shots"])]
+    return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+
+def _own_texts(sources: Sources, tasks: pl.Series) -> dict[str, str]:
+    """Task -> its first exactly right completion of this round, where the rollouts are given."""
+    if sources.rollouts is None or sources.scores is None:
+        return {}
+    wanted = pl.col("task_id").is_in(tasks.implode()), pl.col("exact")
+    columns = ["rollout_id", "task_id", "exact"]
+    right = [frame.filter(*wanted)["rollout_id"] for _, frame in sources.scores.frames(columns)]
+    if not right:
+        return {}
+    among = pl.concat(right).implode()
+    texts: dict[str, str] = {}
+    for _, frame in sources.rollouts.frames(["rollout_id", "task_id", "text"]):
+        for _, task, text in frame.filter(pl.col("rollout_id").is_in(among)).iter_rows():
+            texts.setdefault(task, text)
+    return texts
