@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolsample_cli.importers import messages, rlla
+from toolsample_cli.importers import bfcl, messages, queries, rlla, sharegpt, toolace
 from toolsample_cli.importers.base import Context, Draft, Format, Reject
 
 __all__ = ["FORMATS", "Context", "Draft", "Format", "Reject", "detect"]
 
-FORMATS: dict[str, Format] = {item.name: item for item in (rlla.FORMAT, rlla.API_BANK, messages.FORMAT)}
+FORMATS: dict[str, Format] = {
+    item.name: item
+    for item in (
+        rlla.FORMAT,
+        rlla.API_BANK,
+        messages.FORMAT,
+        queries.XLAM,
+        queries.HAMMER,
+        queries.MASKED,
+        queries.WHEN2CALL,
+        toolace.FORMAT,
+        sharegpt.FORMAT,
+        sharegpt.GLAIVE,
+        bfcl.FORMAT,
+    )
+}
 """By name, in the order in which rows are tried."""
 
 

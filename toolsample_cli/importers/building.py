@@ -13,6 +13,7 @@ from typing import Any
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.importers.base import Draft, Reject, category_of
+from toolsample_cli.importers.prompting import with_tools_in_words
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.reward import Gold, score_text
 from toolsample_cli.toolbox import toolbox
@@ -24,12 +25,16 @@ _SCORE = ScoreConfig()
 
 @dataclass
 class Builder:
-    """Turns drafts into rows of `schema.TASKS`; remembers ids, so that exact repeats get `-2`, `-3` ..."""
+    """Turns drafts into rows of `schema.TASKS`; remembers ids, so that exact repeats get `-2`, `-3` ...
+
+    `worded`: the prompt does not carry the tools yet and its protocol's template will not add them.
+    """
 
     source: str
     split: str
     protocol: str
     license: str
+    worded: bool = False
     seen: set[int] = field(default_factory=set)
     repeats: Counter[int] = field(default_factory=Counter)
 
@@ -39,7 +44,12 @@ class Builder:
             tools_json = canonical(tools := read_tools(draft.tools))
         except Unreadable as error:
             raise Reject("bad_tools", f"the tools cannot be read: {error}") from None
-        messages_json, gold_json = canonical(draft.messages), calls_json(draft.calls)
+        messages = [_unpadded_message(message, tools) for message in draft.messages]
+        if draft.gold_text is None:
+            draft.calls = [_unpadded(call, tools) for call in draft.calls]
+        if self.worded:
+            messages = with_tools_in_words(messages, tools, self.protocol)
+        messages_json, gold_json = canonical(messages), calls_json(draft.calls)
         kind = _kind(draft)
         calls = read_calls(gold_json)
         gold_text = self._gold_text(draft, calls, kind)
@@ -82,6 +92,24 @@ class Builder:
             return state.hexdigest()
         self.repeats[number] += 1
         return f"{state.hexdigest()}-{self.repeats[number] + 1}"
+
+
+def _unpadded(call: Call, tools: list[dict[str, Any]]) -> Call:
+    """Without nulls under names that the call's own tool does not know: other tools' columns of a table."""
+    schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), None)
+    if schema is None or None not in call.arguments.values():
+        return call
+    known = schema.get("properties", {})
+    return Call(call.name, {k: value for k, value in call.arguments.items() if value is not None or k in known})
+
+
+def _unpadded_message(message: dict[str, Any], tools: list[dict[str, Any]]) -> dict[str, Any]:
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**item, "function": _unpadded(Call.of(item["function"]), tools).record()} for item in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
 
 
 def _kind(draft: Draft) -> str:

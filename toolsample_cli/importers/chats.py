@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from toolsample_cli.importers.base import Context, Draft, Drafts, Reject
+from toolsample_cli.importers.tags import OPEN, bare_response, split_answer, split_thought, split_tools
 from toolsample_cli.toolcall import Call
 from toolsample_cli.toolspec import Unreadable, read_literal
 
@@ -129,7 +130,12 @@ def _calls(raw: Any) -> list[dict[str, Any]]:
 
 def conversation(messages: list[Any], tools: Any, context: Context, extra: dict[str, Any]) -> Drafts:
     """One draft for each assistant turn that `context.turns` asks for, with everything before it as its prompt."""
-    turns = merge_calls([read_message(message) for message in messages])
+    turns = merge_calls([_untagged(read_message(message)) for message in messages])
+    if turns and turns[0]["role"] == "system" and "<tools>" in turns[0]["content"]:
+        written, rest = split_tools(turns[0]["content"])
+        tools = tools or written
+        turns = [{"role": "system", "content": rest}, *turns[1:]] if rest else turns[1:]
+        messages = messages if rest else messages[1:]
     answers = [index for index, turn in enumerate(turns) if turn["role"] == "assistant"]
     answers = [index for index in answers if not _muted(messages, turns, index)]
     if not answers or (context.turns == "last" and answers[-1] != len(turns) - 1):
@@ -142,6 +148,19 @@ def conversation(messages: list[Any], tools: Any, context: Context, extra: dict[
     for index in answers:
         about = {**extra, "turn": answers.index(index) + 1} if len(answers) > 1 else extra
         yield _turn(turns[:index], turns[index], tools, about)
+
+
+def _untagged(turn: dict[str, Any]) -> dict[str, Any]:
+    """Calls, thoughts and tool answers that are written as tagged text get their own keys."""
+    text = turn["content"]
+    if turn["role"] == "tool":
+        return {**turn, "content": bare_response(text)}
+    if turn["role"] != "assistant" or turn.get("tool_calls"):
+        return turn
+    thought, said, calls = split_answer(text) if OPEN in text else (*split_thought(text), [])
+    if thought is not None:
+        turn = {**turn, "reasoning_content": thought}
+    return {**turn, "content": said, **({"tool_calls": _calls(calls)} if calls else {})}
 
 
 def _muted(messages: list[Any], turns: list[dict[str, Any]], index: int) -> bool:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from toolsample_cli.importers.base import Context, Draft, Drafts, Format, Reject
-from toolsample_cli.importers.chats import read_call
+from toolsample_cli.importers.chats import read_gold_calls
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.toolspec import Unreadable, read_literal
 
@@ -106,14 +106,14 @@ FORMAT = Format(
 
 
 def _looks_like_api_bank(row: dict[str, Any]) -> bool:
-    return _BEGIN in str(row.get("system", "")) and isinstance(row.get("answer"), list)
+    return _BEGIN in str(row.get("system", "")) and isinstance(row.get("answer"), list | dict)
 
 
 def api_bank_drafts(row: dict[str, Any], context: Context) -> Drafts:
     """API-Bank in RLLA's prompts: `system`, `user` and `answer`, a list of calls without a thought."""
     messages = [{"role": "system", "content": row["system"]}, {"role": "user", "content": row.get("user", "")}]
     extra = {key: value for key, value in row.items() if key not in ("system", "user", "answer")}
-    yield Draft(messages, tools_of(row["system"]), [read_call(call) for call in row["answer"]], extra=extra)
+    yield Draft(messages, tools_of(row["system"]), read_gold_calls(row["answer"]), extra=extra)
 
 
 API_BANK = Format(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError, DataError, location
-from toolsample_cli.importers import FORMATS, Format, detect
+from toolsample_cli.importers import FORMATS, Format, bfcl, detect
 from toolsample_cli.importers.reading import SUFFIXES, raw_rows
 
 
 @dataclass(frozen=True)
 class Source:
-    """One raw file, the name it was asked for by, and the format of its rows."""
+    """One raw file, the name it was asked for by, the format of its rows, files that hold its answers."""
 
     path: Path
     label: str
     format: Format
+    answers: tuple[Path, ...] = field(default=())
 
 
 def expand(raw: list[str]) -> list[tuple[Path, str]]:
@@ -28,6 +29,7 @@ def expand(raw: list[str]) -> list[tuple[Path, str]]:
         path = Path(name)
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if _is_data(file, path))
+            inside = [file for file in inside if file.parent.name != "possible_answer"]
             if not inside:
                 raise DataError(f"{path}: no data files in it", hint=f"looked for {', '.join(SUFFIXES)}")
             found += [(file, str(file)) for file in inside]
@@ -49,22 +51,36 @@ def sources(raw: list[str], wanted: str) -> list[Source]:
         raise ConfigError(
             f"format = {wanted!r}: not one of auto, {', '.join(FORMATS)}", hint=nearest(wanted, ["auto", *FORMATS])
         )
-    return [
-        Source(path, label, FORMATS[wanted] if wanted != "auto" else _detected(path)) for path, label in expand(raw)
-    ]
+    questions, answers = [], []
+    for path, label in expand(raw):
+        first = _first_row(path)
+        if bfcl.is_answer(first):
+            answers.append(path)
+        else:
+            questions.append((path, label, FORMATS[wanted] if wanted != "auto" else _detected(path, first)))
+    if answers and not questions:
+        raise DataError(f"{answers[0]}: possible answers without their questions", hint="name the questions as well")
+    return [Source(path, label, form, _answers(path, form, answers)) for path, label, form in questions]
 
 
-def _detected(path: Path) -> Format:
+def _answers(path: Path, form: Format, given: list[Path]) -> tuple[Path, ...]:
+    beside = bfcl.answers_beside(path) if form is bfcl.FORMAT else None
+    return (*given, *([beside] if beside is not None and beside not in given else []))
+
+
+def _first_row(path: Path) -> Any:
     first = next(raw_rows(path), None)
     if first is None:
         raise DataError(f"{path}: no rows in it")
     if first.fault is not None:
         raise DataError(f"{location(path, row=first.number)}: {first.fault}")
-    found = detect(first.value)
+    return first.value
+
+
+def _detected(path: Path, first: Any) -> Format:
+    found = detect(first)
     if found is None:
-        raise DataError(
-            f"{path}: unknown format: {_shape(first.value)}", hint=f"give --format, one of {', '.join(FORMATS)}"
-        )
+        raise DataError(f"{path}: unknown format: {_shape(first)}", hint=f"give --format, one of {', '.join(FORMATS)}")
     return found
 
 

@@ -16,6 +16,7 @@ from toolsample_cli import schema
 from toolsample_cli.config import ImportConfig, as_record, digest, nearest
 from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.importers import Context, Draft, Reject
+from toolsample_cli.importers.bfcl import read_answers
 from toolsample_cli.importers.building import Builder
 from toolsample_cli.importers.reading import Raw, raw_rows
 from toolsample_cli.importers.sources import Source, sources
@@ -64,7 +65,7 @@ def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Ac
         return account
     out = Path(out)
     record = {**as_record(config), **options.selection()}
-    inputs = {"raw": digest([[source.path.name, sha256(source.path)] for source in found])}
+    inputs = {"raw": digest([[f.name, sha256(f)] for source in found for f in (source.path, *source.answers)])}
     with ExitStack() as stack:
         kinds = ((out, schema.TASKS), (out.parent / f"{out.name}.rejects", schema.REJECTS))
         tasks, rejects = (
@@ -105,20 +106,24 @@ def _builder(source: Source, config: ImportConfig) -> Builder:
     split = config.split if config.split != "auto" else ("test" if source.format.test else "train")
     protocol = config.protocol if config.protocol != "auto" else source.format.protocol
     stem = source.path.name.partition(".")[0]
-    return Builder(config.source or stem, split, protocol, config.license)
+    worded = not source.format.verbatim and not PROTOCOLS[protocol].tools_in_template
+    return Builder(config.source or stem, split, protocol, config.license, worded)
 
 
 def _fill(
     found: list[Source], config: ImportConfig, options: Options, tasks: _Sink, rejects: _Sink, account: Account
 ) -> None:
     wanted, counts, dropped = options.wanted_ids(), Counter(), Counter()
-    builder = None
+    builder = context = None
     for source, raw in _limited(found, options.limit):
         account.rows_in += 1
         options.tick(1)
         if builder is None or builder[0] is not source:
             builder = (source, _same_ids(_builder(source, config), builder))
-        for item in _built(source, raw, config, builder[1]):
+            context = Context(
+                config.turns, {key: v for file in source.answers for key, v in read_answers(file).items()}
+            )
+        for item in _built(source, raw, config, builder[1], context):
             if isinstance(item, Reject):
                 dropped[item.reason] += 1
                 rejects.add(_reject_row(source, raw, item))
@@ -151,7 +156,9 @@ def _limited(found: list[Source], limit: int | None) -> Iterator[tuple[Source, R
             yield source, raw
 
 
-def _built(source: Source, raw: Raw, config: ImportConfig, builder: Builder) -> Iterator[dict[str, Any] | Reject]:
+def _built(
+    source: Source, raw: Raw, config: ImportConfig, builder: Builder, context: Context
+) -> Iterator[dict[str, Any] | Reject]:
     if raw.fault is not None:
         if config.broken == "stop":
             raise DataError(
@@ -163,7 +170,7 @@ def _built(source: Source, raw: Raw, config: ImportConfig, builder: Builder) -> 
         yield Reject("not_an_object", f"the row is {type(raw.value).__name__}")
         return
     try:
-        for draft in source.format.drafts(raw.value, Context(config.turns)):
+        for draft in source.format.drafts(raw.value, context):
             yield _row(builder, draft) if isinstance(draft, Draft) else draft
     except Reject as reject:
         yield reject
