@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolsample_cli.config import ScoreConfig
-from toolsample_cli.reward import Gold, combine, components, errored, score_text
+from toolsample_cli.reward import Gold, combine, errored, score_text
+from toolsample_cli.rewards.matching import components
 from toolsample_cli.toolcall import Call
 
 PLAIN = ScoreConfig()
@@ -88,8 +89,10 @@ def test_greedy_matching_follows_gold_order() -> None:
     """The first gold call takes the best candidate even where an assignment would give more (quirk Q8)."""
     gold = (Call("f", {"a": 1, "b": 2}), Call("f", {"a": 1, "b": 3}))
     found = (Call("f", {"a": 1, "b": 3}), Call("f", {"a": 1, "b": 9}))
-    name, key, value, total = components(gold, found)
-    assert (name, key, value, total) == (1.0, 2.0, 2.0, 5.0)  # the best assignment has 3 values right
+    greedy = components(gold, found)
+    assert (greedy.name, greedy.key, greedy.value, greedy.total) == (1.0, 2.0, 2.0, 5.0)
+    best = components(gold, found, match="optimal")
+    assert (best.value, best.total, best.pairs) == (3.0, 6.0, ((0, 1), (1, 0)))
 
 
 def test_a_broken_call_voids_everything_only_when_it_comes_up() -> None:

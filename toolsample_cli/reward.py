@@ -6,22 +6,37 @@ Correctness is mapped to [-3, 3], so that call items lie in [-3, 4] and items wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from toolsample_cli.config import ScoreConfig
-from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.config import ConfigError, ScoreConfig, nearest
+from toolsample_cli.protocols import PROTOCOLS, Parsed, detect, rlla
+from toolsample_cli.rewards.matching import NOTHING, components
+from toolsample_cli.rewards.self_example import self_example
+from toolsample_cli.rewards.table import REWARDS, Answer
+from toolsample_cli.rewards.values import equality
 from toolsample_cli.toolbox import Toolbox
 from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
+
+QUIRKS = {
+    **rlla.QUIRKS,
+    "ungated_format": "right calls in a wrong form still earn (Q1)",
+    "free_response": "where the gold has no call, calling costs the format point only, and 1 is the most (Q3, Q4)",
+}
+"""ToolRL's quirks that `lift` switches off one by one. Two more are settings: `match` (Q8) and `values` (Q9)."""
+
+Component = Callable[[Answer], float]
 
 
 @dataclass(frozen=True)
 class Gold:
-    """The right answer: its calls, its kind (calls, response, both, none) and the maxima of its components."""
+    """The right answer: its calls, its kind (calls, response, both, none) and BFCL's allowed values if it has some."""
 
     calls: tuple[Call, ...]
     kind: str
+    allowed: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def of(cls, gold_json: str, gold_kind: str) -> Gold:
@@ -58,11 +73,142 @@ class Scored:
     reward_max: float
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
     def columns(self) -> dict[str, Any]:
         """The row's columns, without those copied from rollout and task."""
-        skip = ("calls", "extra")
-        row = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skip}
+        row = {name: getattr(self, name) for name in SCORED_COLUMNS[:-2]}
         return {**row, "calls_json": calls_json(self.calls), "extra_json": canonical(dict(self.extra))}
+
+    @cached_property
+    def cells(self) -> tuple:
+        """The values of `columns`, in the order of SCORED_COLUMNS."""
+        return tuple(self.columns[name] for name in SCORED_COLUMNS)
+
+
+SCORED_COLUMNS = (
+    *(name for name in Scored.__dataclass_fields__ if name not in ("calls", "extra")), "calls_json", "extra_json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A ScoreConfig made ready: the comparison, the lifted quirks, the further rewards and components by name."""
+
+    config: ScoreConfig
+    equal: Callable[[Any, Any], bool]
+    lifted: frozenset[str]
+    extras: Mapping[str, Component]
+    components: Mapping[str, Component]
+
+    @classmethod
+    def of(cls, config: ScoreConfig, components: Mapping[str, Component] | None = None) -> Rules:
+        """ConfigError for an unknown quirk, reward, preset or setting."""
+        lifted = _chosen("lift", config.lift, QUIRKS)
+        extras = {name: REWARDS[name].function for name in _chosen("rewards", config.rewards, REWARDS)}
+        return cls(config, equality(config.values), frozenset(lifted), extras, components or {})
+
+
+def _chosen(knob: str, text: str, table: Mapping[str, Any]) -> list[str]:
+    names = list(table) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in table:
+            raise ConfigError(f"{knob} = {name!r}: not one of {', '.join(table)}", hint=nearest(name, table))
+    return names
+
+
+class Scorer:
+    """Scores completions of one task. Answers that differ only in a plain thought are judged once."""
+
+    CACHE = 4096
+
+    def __init__(self, gold: Gold, protocol: str, rules: Rules, tools: Toolbox, category: str = "") -> None:
+        self.gold, self.rules, self.tools, self.category = gold, rules, tools, category
+        self._protocol = protocol
+        self._judges = "free_response" in rules.lifted
+        self.bounds = (-3.0, 4.0) if gold.calls or self._judges else (0.0, 1.0)
+        self.maxima = gold.maxima if gold.calls else ((1.0, 0.0, 0.0) if self._judges else (None, None, None))
+        self._kept: dict[tuple[str, bool], Scored] = {}
+        self._keeps = not rules.extras and not rules.components
+
+    def score(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> Scored:
+        """One completion. Never raises on any text (a user's own component may)."""
+        cut = finish_reason == "length"
+        key = None
+        if self._keeps:
+            start = text.find("<", 1) if text.startswith("<think>") else 0
+            if start == 0 or text.startswith("</think>", start):
+                key = (text[start:], cut)
+                if kept := self._kept.get(key):
+                    return kept
+        scored = self._judge(text, cut, tokens)
+        if key is not None and len(self._kept) < self.CACHE and len(text) < 20_000:
+            self._kept[key] = scored
+        return scored
+
+    def errored(self) -> Scored:
+        """The row of a rollout that has no completion: status `error`, everything earned is null."""
+        return Scored("error", (), None, None, None, None, 1.0, *self.maxima, None, None, None, None, *self.bounds)
+
+    def _judge(self, text: str, cut: bool, tokens: int | None) -> Scored:
+        name = detect(text) if self._protocol == "auto" else self._protocol
+        protocol = PROTOCOLS[name]
+        more = {"types": self.tools.parameter} if protocol.typed else {"lifted": self.rules.lifted}
+        parsed = protocol.parse(text, self.gold.kind, **more)
+        lenient = self.rules.config.reading == "lenient"
+        calls = (parsed.calls if parsed.calls or not parsed.slip else None) if lenient else parsed.strict_calls
+        if parsed.format_ok is False and "ungated_format" in self.rules.lifted:
+            calls = None
+        part = NOTHING
+        if self.gold.calls:
+            broken = () if lenient else parsed.broken
+            part = components(self.gold.calls, calls, broken, self.rules.equal, self.rules.config.match)
+        return self._put_together(text, parsed, calls, part, cut, tokens)
+
+    def _put_together(
+        self, text: str, parsed: Parsed, calls: Sequence[Call] | None, part: Any, cut: bool, tokens: int | None
+    ) -> Scored:
+        well_formed = 1.0 if parsed.format_ok else 0.0
+        valid = self.tools.valid(parsed.calls)
+        status = _status(parsed, valid, cut, self.tools)
+        name: float | None = None
+        key: float | None = None
+        value: float | None = None
+        reward, right = well_formed, parsed.format_ok and not parsed.calls
+        if self.gold.calls:
+            name, key, value = part.name, part.key, part.value
+            reward += 6.0 * part.total / sum(self.maxima) - 3.0
+            right = parsed.format_ok and (name, key, value) == self.maxima
+        elif self._judges:
+            name, key, value = (0.0 if parsed.calls or parsed.strict_calls else 1.0), 0.0, 0.0
+            reward += 6.0 * name - 3.0
+        extra: dict[str, Any] = {"slip": parsed.slip} if parsed.slip and parsed.slip != status else {}
+        if not self._keeps:
+            answer = Answer(
+                text, status, parsed, calls, self.gold.calls, self.gold.kind, self.tools, part, self.rules.config,
+                tokens, self.gold.allowed, self.category,
+            )  # fmt: skip
+            extra |= _further(answer, self.rules)
+        return Scored(
+            status, parsed.calls, well_formed, name, key, value, 1.0, *self.maxima, right, valid,
+            self_example(text, parsed, self.tools), reward, *self.bounds, extra,
+        )  # fmt: skip
+
+
+def _status(parsed: Parsed, valid: bool | None, cut: bool, tools: Toolbox) -> str:
+    if cut and not (parsed.format_ok and parsed.calls):
+        return "truncated"
+    if parsed.status == "ok" and valid is False and any(call.name not in tools.names for call in parsed.calls):
+        return "unknown_tool"
+    return parsed.status
+
+
+def _further(answer: Answer, rules: Rules) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if rules.extras:
+        found["rewards"] = {name: float(function(answer)) for name, function in rules.extras.items()}
+    if rules.components:
+        found["components"] = {name: float(function(answer)) for name, function in rules.components.items()}
+    return found
 
 
 def score_text(
@@ -74,83 +220,13 @@ def score_text(
     finish_reason: str | None = None,
 ) -> Scored:
     """Score one completion. Never raises on any text; KeyError for an unknown protocol."""
-    parsed = PROTOCOLS[protocol].parse(text, gold.kind)
-    status = "truncated" if parsed.status != "ok" and finish_reason == "length" else parsed.status
     box = tools if isinstance(tools, Toolbox) else Toolbox.of(tools)
-    well_formed = 1.0 if parsed.format_ok else 0.0
-    valid = all(box.problem(call) is None for call in parsed.calls) if parsed.calls else None
-    if not gold.calls:
-        right = parsed.format_ok and not parsed.calls
-        return Scored(
-            status, parsed.calls, well_formed, None, None, None, 1.0, None, None, None, right, valid, False,
-            well_formed, 0.0, 1.0,
-        )  # fmt: skip
-    name, key, value, total = components(gold.calls, parsed.strict_calls, parsed.broken)
-    name_max, key_max, value_max = gold.maxima
-    full = name_max + key_max + value_max
-    reward = well_formed + (6.0 * total / full - 3.0)
-    right = parsed.format_ok and (name, key, value) == gold.maxima
-    return Scored(
-        status, parsed.calls, well_formed, name, key, value, 1.0, name_max, key_max, value_max, right, valid, False,
-        reward, -3.0, 4.0,
-    )  # fmt: skip
+    return Scorer(gold, protocol, Rules.of(config), box).score(text, finish_reason)
 
 
 def errored(gold: Gold) -> Scored:
-    """The row of a rollout that has no completion: status `error`, everything earned is null."""
-    low, high = (-3.0, 4.0) if gold.calls else (0.0, 1.0)
-    maxima = gold.maxima if gold.calls else (None, None, None)
-    return Scored(
-        "error", (), None, None, None, None, 1.0, *maxima, None, None, None, None, low, high
-    )  # fmt: skip
-
-
-NOTHING = (0.0, 0.0, 0.0, 0.0)
-
-
-def components(
-    gold: Sequence[Call], calls: Sequence[Call] | None, broken: Sequence[int] = ()
-) -> tuple[float, float, float, float]:
-    """(name, key, value, their sum) of predicted calls by ToolRL's greedy matching; `calls` None: nothing was read.
-
-    The sum is added up in ToolRL's order, so that its last bit is ToolRL's too. A call in `broken` (no arguments
-    object) that comes up for matching voids everything, as it does there.
-    """
-    if calls is None:
-        return NOTHING
-    name = jaccard([call.name for call in gold], [call.name for call in calls])
-    key, value, total = 0.0, 0.0, name
-    used: set[int] = set()
-    for wanted in gold:
-        best, best_at = (0.0, 0.0, 0.0), -1
-        for at, call in enumerate(calls):
-            if at in used or call.name != wanted.name:
-                continue
-            if at in broken:
-                return NOTHING
-            keys = jaccard(list(wanted.arguments), list(call.arguments))
-            values = float(sum(k in call.arguments and call.arguments[k] == v for k, v in wanted.arguments.items()))
-            if keys + values > best[0]:
-                best, best_at = (keys + values, keys, values), at
-        if best_at >= 0:
-            used.add(best_at)
-            total, key, value = total + best[0], key + best[1], value + best[2]
-    return name, key, value, total
-
-
-def jaccard(wanted: Sequence[str], found: Sequence[str]) -> float:
-    """Multiset Jaccard index; 1 for equal lists, also empty ones."""
-    if wanted == found:
-        return 1.0
-    if not wanted or not found:
-        return 0.0
-    rest = list(found)
-    common = 0
-    for item in wanted:
-        if item in rest:
-            rest.remove(item)
-            common += 1
-    return common / (len(wanted) + len(found) - common)
+    """The row of a rollout that has no completion, under the default rules."""
+    return Scorer(gold, "rlla", Rules.of(ScoreConfig()), Toolbox.of(())).errored()
 
 
 def combine(
@@ -163,7 +239,8 @@ def combine(
 ) -> float:
     """Reward from components: format + (-3 + 6 * sum w_k R_k / sum w_k R_k^max), or format without gold calls.
 
-    `maxima` and `weights` are in the order name, key, value. Range: [-3, 4] with gold calls, [0, 1] without.
+    `maxima` and `weights` are in the order name, key, value. Range: [-3, 4] with gold calls, [0, 1] without. The
+    `reward` column is added up in ToolRL's order and may differ from weights of 1 in the last bit.
     """
     if name is None or maxima[0] is None:
         return format

@@ -18,6 +18,9 @@ MAX_DEPTH = 100
 MAX_CHARS = 1_000_000
 """Longest completion that is read; longer ones get the status `too_long`."""
 
+MAX_PAYLOAD = 200_000
+"""Longest text of calls within it that is read."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -79,17 +82,23 @@ class TooDeep(ValueError):
     """The text nests deeper than MAX_DEPTH."""
 
 
+class TooLong(ValueError):
+    """The text of the calls is longer than MAX_PAYLOAD."""
+
+
 def loads(text: str) -> Any:
-    """`json.loads` with bounded depth: ValueError for what is not JSON, TooDeep for what nests too deeply."""
-    guard_depth(text)
+    """`json.loads` in bounds: ValueError for what is not JSON, TooDeep and TooLong for what is too much."""
+    guard(text)
     try:
         return json.loads(text)
     except RecursionError:
         raise TooDeep(f"nested deeper than {MAX_DEPTH}") from None
 
 
-def guard_depth(text: str) -> None:
-    """Raise TooDeep when brackets nest deeper than MAX_DEPTH; strings are looked through only where needed."""
+def guard(text: str) -> None:
+    """Raise TooLong, or TooDeep when brackets outside strings nest deeper than MAX_DEPTH."""
+    if len(text) > MAX_PAYLOAD:
+        raise TooLong(f"longer than {MAX_PAYLOAD}")
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth, inside, skip = 0, False, False

@@ -8,70 +8,62 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
-from toolsample_cli.protocols.base import Parsed
-from toolsample_cli.toolcall import MAX_CHARS, Call, TooDeep, guard_depth
+from toolsample_cli.protocols.base import Parsed, Strict, bounded, no_call, split_thought, with_calls
+from toolsample_cli.protocols.meaning import Meant, read_blocks, read_payload
+from toolsample_cli.toolcall import Call, TooDeep, TooLong, guard
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _decode = json.JSONDecoder().raw_decode
 
 
-def parse(text: str, gold_kind: str = "calls") -> Parsed:
+def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
     """Read one completion; `gold_kind` decides which form is right."""
-    if len(text) > MAX_CHARS:
-        return Parsed("too_long")
-    thought, body = split_thought(text.strip())
+    if not bounded(text):
+        return Parsed("too_long", slip="too_long")
+    thought, body, closed = split_thought(text.strip())
     start = body.find(OPEN)
     if start < 0:
-        status = "truncated" if thought is not None and not body and "</think>" not in text else "no_call"
-        in_form = bool(body) and CLOSE not in body and gold_kind in ("response", "none")
-        return Parsed(status, (), in_form, body or None, thought, ())
-    content = body[:start].strip()
-    parsed = _blocks(body[start:])
-    parsed.thought, parsed.response = thought, content or None
-    if gold_kind == "calls":
-        parsed.format_ok = parsed.format_ok and not content
-    elif gold_kind == "both":
-        parsed.format_ok = parsed.format_ok and bool(content)
-    else:
-        parsed.format_ok = False
+        parsed = no_call(body, gold_kind, thought, closed, CLOSE not in body)
+        return untagged(parsed, body) if body[:1] in ("{", "[", "`") else parsed
+    strict = _blocks(body, start)
+    meant = None if not strict.slip else read_blocks(body, OPEN, CLOSE)
+    return with_calls(strict, meant, body[:start].strip(), gold_kind, thought)
+
+
+def untagged(parsed: Parsed, body: str) -> Parsed:
+    """The same reply when it is nothing but calls whose tags were forgotten."""
+    meant: Meant = read_payload(body, delimited=False)
+    if meant.calls and meant.slip in ("", "repaired"):
+        parsed.status, parsed.calls, parsed.slip, parsed.format_ok = "untagged", tuple(meant.calls), "no_call", False
     return parsed
 
 
-def split_thought(text: str) -> tuple[str | None, str]:
-    """(thought, rest) of a reply that may begin with a <think> block; an unclosed one takes everything."""
-    if not text.startswith("<think>"):
-        return None, text
-    end = text.find("</think>")
-    if end < 0:
-        return text[7:].strip(), ""
-    return text[7:end].strip(), text[end + 8 :].strip()
-
-
-def _blocks(body: str) -> Parsed:
+def _blocks(body: str, at: int) -> Strict:
     """Every block from the first tag on; the JSON decides where a block ends, so tags inside strings do no harm."""
     calls: list[Call] = []
-    at, in_form, status = 0, True, "ok"
+    in_form = True
     try:
-        guard_depth(body)
+        guard(body if at == 0 else body[at:])
         while at >= 0:
             value, end, neat = _payload(body, at + len(OPEN))
-            in_form &= neat and value.keys() == {"name", "arguments"}
             name, arguments = value.get("name"), value.get("arguments")
             if not isinstance(name, str):
-                return Parsed("no_name", tuple(calls))
+                return Strict(None, slip="no_name")
             if not isinstance(arguments, dict):
-                return Parsed("no_arguments", tuple(calls))
+                return Strict(None, slip="no_arguments")
             calls.append(Call(name, arguments))
             at = body.find(OPEN, end)
             between = body[end : at if at >= 0 else len(body)]
-            in_form &= between == "\n" if at >= 0 else not between
+            in_form = in_form and neat and len(value) == 2 and between == ("\n" if at >= 0 else "")
     except TooDeep:
-        return Parsed("too_deep")
+        return Strict(None, slip="too_deep")
+    except TooLong:
+        return Strict(None, slip="too_long")
     except _Slip as slip:
-        status = str(slip)
-        return Parsed(status, tuple(calls))
-    return Parsed(status, tuple(calls), in_form, strict_calls=tuple(calls))
+        return Strict(None, slip=str(slip))
+    return Strict(calls, in_form)
 
 
 class _Slip(ValueError):

@@ -1,29 +1,70 @@
 """ToolRL's tags: <think>, then <tool_call> with one JSON object a line under `parameters`, and/or <response>.
 
 Strict reading is ToolRL's, quirks included (methods Q6, Q7): the text after the FIRST <tool_call> up to the next
-closing tag, one JSON value a line, any slip voids all. Only depth and length are bounded besides.
+closing tag, one JSON value a line, any slip voids all. Only depth and length are bounded besides. Four of its
+quirks can be lifted one by one: see QUIRKS.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from toolsample_cli.protocols.base import Parsed
-from toolsample_cli.toolcall import MAX_CHARS, Call, TooDeep, loads
+from toolsample_cli.protocols.base import Parsed, behind_thoughts, bounded
+from toolsample_cli.protocols.hermes import untagged
+from toolsample_cli.protocols.meaning import read_blocks
+from toolsample_cli.toolcall import Call, TooDeep, TooLong, guard, loads
 
+QUIRKS = {
+    "first_tag": "calls are read behind the first <tool_call>, even one mentioned while thinking",
+    "one_line": "every call stands on one line; pretty-printed JSON voids all",
+    "parameters_only": "`arguments` instead of `parameters` voids the call",
+    "all_or_nothing": "one unreadable line voids all calls",
+}
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_TAGS = re.compile(r"<(?=/?(?:tool_call|response|think)>)")
+_SPACES = re.compile(r"\s*")
+_decode = json.JSONDecoder().raw_decode
 _HEAD, _TAIL = "</think>\n<tool_call>\n", "\n</tool_call>"
 
 
-def parse(text: str, gold_kind: str = "calls") -> Parsed:
-    """Read one completion; `gold_kind` decides which form is right."""
-    if len(text) > MAX_CHARS:
-        return Parsed("too_long")
+def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = frozenset(), **_: Any) -> Parsed:
+    """Read one completion; `gold_kind` decides which form is right, `lifted` names quirks that do not apply."""
+    if not bounded(text):
+        return Parsed("too_long", slip="too_long")
     text = text.strip()
-    parsed = strict(text)
+    start = text.find(OPEN)
+    parsed = strict(text, start, lifted)
     parsed.format_ok = form(text, gold_kind)
+    end = text.find("</think>")
+    if start >= 0 and end >= 0:
+        parsed.thought = text[7 if text.startswith("<think>") else 0 : end].strip()
+    in_thought = 0 <= start < end or (start >= 0 and "<think>" in text[max(end, 0) : start])
+    if parsed.slip or in_thought or start < 0:
+        _mean(parsed, text, in_thought)
     return parsed
+
+
+def _mean(parsed: Parsed, text: str, in_thought: bool) -> None:
+    """Add the lenient reading: behind the thoughts, block by block."""
+    parsed.thought, body, closed = behind_thoughts(text)
+    parsed.response = _between(body, "<response>", "</response>")
+    if OPEN not in body:
+        parsed.calls = ()
+        parsed.status = "truncated" if not closed else (parsed.slip if in_thought else "no_call")
+        if body[:1] in ("{", "[", "`"):
+            untagged(parsed, body)
+        return
+    meant = read_blocks(body, OPEN, CLOSE)
+    parsed.calls = tuple(meant.calls)
+    if not meant.calls:
+        parsed.status = meant.slip or parsed.slip
+    elif in_thought and not meant.slip:
+        parsed.status = "tag_in_thought"
+    else:
+        parsed.status = meant.slip or "repaired"
 
 
 def form(text: str, gold_kind: str) -> bool:
@@ -58,41 +99,85 @@ def _response_at(text: str) -> int:
     return text.find("<response>")
 
 
-def strict(text: str) -> Parsed:
-    """ToolRL's own reading of a stripped reply; `strict_calls` is None where ToolRL's reader fails."""
-    thought, response = _between(text, "<think>", "</think>"), _between(text, "<response>", "</response>")
-    start = text.find(OPEN)
+def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
+    """ToolRL's own reading of a stripped reply; `strict_calls` is None where ToolRL's reader fails.
+
+    `start` is where the first opening tag stands. Quirks in `lifted` do not apply.
+    """
+    if "first_tag" in lifted:
+        start = text.find(OPEN, text.find("</think>") + 1)
     if start < 0:
-        return Parsed("no_call", (), False, response, thought, None)
+        return Parsed("no_call", slip="no_call")
     if CLOSE not in text:
-        return Parsed("truncated", (), False, response, thought, None)
+        return Parsed("truncated", slip="truncated")
     start += len(OPEN)
     end = text.find(CLOSE, start)
     other = text.find(OPEN, start)
     if other >= 0 and (end < 0 or other < end):
         end = other
     payload = text[start : end if end >= 0 else len(text)].strip()
-    calls, broken, status = [], [], "ok"
-    for line in payload.split("\n"):
-        try:
-            value = loads(line)
-        except TooDeep:
-            return Parsed("too_deep", (), False, response, thought, None)
-        except ValueError:
-            return Parsed("bad_json" if payload else "empty", (), False, response, thought, None)
-        if not isinstance(value, dict):
-            return Parsed("not_object", (), False, response, thought, None)
-        name, arguments = value.get("name"), value.get("parameters")
-        if not isinstance(name, str):
-            if "name" not in value or isinstance(name, dict | list):
-                return Parsed("no_name", (), False, response, thought, None)
-            name = f"{name!r} (not text)"  # ToolRL counts it as a tool that no gold names
-        if not isinstance(arguments, dict):
-            broken.append(len(calls))
-            status, arguments = "no_arguments", {}
+    calls: list[Call] = []
+    broken: list[int] = []
+    odd: list[int] = []
+    slip = ""
+    for value, fault in _values(payload, "one_line" in lifted):
+        found = fault or _call(value, calls, broken, lifted)
+        slip = slip or found
+        if value.__class__ is dict and len(value) != 2:
+            odd.append(len(calls) - 1)
+        if found not in ("", "no_arguments", "odd_name") and "all_or_nothing" not in lifted:
+            return Parsed(found if payload else "empty", slip=found if payload else "empty")
+    taken = tuple(calls)
+    return Parsed(slip or "ok", taken, strict_calls=taken, broken=tuple(broken), slip=slip, odd=tuple(odd))
+
+
+def _values(payload: str, spanning: bool) -> Iterator[tuple[Any, str]]:
+    """(value, fault) of every JSON text: one a line; `spanning`: an object may go over several lines."""
+    if not spanning:
+        for line in payload.split("\n"):
+            yield _guarded(loads, line)
+        return
+    fault = _guarded(guard, payload)[1]
+    at = 0
+    while at < len(payload) and not fault:
+        pair, fault = _guarded(_decode, payload, at)
+        if not fault:
+            value, at = pair
+            yield value, ""
+            at = _SPACES.match(payload, at).end()
+    if fault:
+        yield None, fault
+
+
+def _guarded(function: Callable, *arguments: Any) -> tuple[Any, str]:
+    try:
+        return function(*arguments), ""
+    except (TooDeep, RecursionError):
+        return None, "too_deep"
+    except TooLong:
+        return None, "too_long"
+    except ValueError:
+        return None, "bad_json"
+
+
+def _call(value: Any, calls: list[Call], broken: list[int], lifted: frozenset[str]) -> str:
+    """Read one call into `calls`; "" or what is wrong with it."""
+    if not isinstance(value, dict):
+        return "not_object"
+    name, arguments = value.get("name"), value.get("parameters")
+    if arguments is None and "parameters_only" in lifted:
+        arguments = value.get("arguments")
+    if not isinstance(name, str):
+        if "name" not in value or isinstance(name, dict | list):
+            return "no_name"
+        calls.append(Call(f"{name!r} (not text)", arguments if isinstance(arguments, dict) else {}))
+        return "odd_name"  # ToolRL counts it as a tool that no gold names
+    if isinstance(arguments, dict):
         calls.append(Call(name, arguments))
-    found = tuple(calls)
-    return Parsed(status, found, False, response, thought, found, tuple(broken))
+        return ""
+    broken.append(len(calls))
+    calls.append(Call(name, {}))
+    return "no_arguments"
 
 
 def _between(text: str, opening: str, closing: str) -> str | None:
@@ -108,8 +193,11 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
     """The answer as ToolRL's format demands it; a thought is always present."""
     parts = [f"<think> {thought} </think>" if thought else "<think> </think>"]
     if calls:
-        lines = [json.dumps({"name": c.name, "parameters": c.arguments}, ensure_ascii=False) for c in calls]
-        parts.append("\n".join([OPEN, *lines, CLOSE]))
+        parts.append("\n".join([OPEN, *(_line({"name": c.name, "parameters": c.arguments}) for c in calls), CLOSE]))
     if response is not None:
         parts.append(f"<response> {response} </response>")
     return "\n".join(parts)
+
+
+def _line(record: dict[str, Any]) -> str:
+    return _TAGS.sub(r"\\u003c", json.dumps(record, ensure_ascii=False))  # a tag in a string would end the block

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +18,35 @@ from toolsample_cli.config import ScoreConfig, as_record, nearest
 from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
-from toolsample_cli.reward import Gold, Scored, errored, score_text
+from toolsample_cli.reward import SCORED_COLUMNS, Gold, Rules, Scorer
 from toolsample_cli.shards import Folder, Shard, open_folder
+from toolsample_cli.stages import own_components
 from toolsample_cli.stages.common import Account, Options
-from toolsample_cli.toolbox import Toolbox, toolbox
+from toolsample_cli.toolbox import toolbox
 
+SCHEMA = schema.SCORES.schema
+KNOWN = ("auto", *PROTOCOLS)
 ROLLOUT_COLUMNS = ["rollout_id", "task_id", "round", "sample", "text", "finish_reason", "error"]
 TASK_COLUMNS = [
     "task_id", "protocol", "tools_json", "gold_json", "gold_kind", "demos_json", "parent_task_id", "source", "category",
+    "extra_json",
 ]  # fmt: skip
+COPIED = ("slot_id", "shots", "source", "category")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What scoring needs to know about one task."""
+    """One task made ready: its scorer, and the columns that scores copy from it in the order of COPIED."""
 
-    gold: Gold
-    protocol: str
-    tools: Toolbox
-    copied: dict[str, Any]
+    scorer: Scorer
+    copied: tuple[Any, ...]
 
 
 class Subjects:
     """The tasks folder, looked up by id: only the ids are held, rows are read when a shard of rollouts needs them."""
 
-    def __init__(self, folder: Folder, config: ScoreConfig) -> None:
-        self._folder, self._config = folder, config
+    def __init__(self, folder: Folder, rules: Rules) -> None:
+        self._folder, self._rules = folder, rules
         self._shard_of: dict[str, int] = {}
         for at, shard in enumerate(folder.shards):
             self._shard_of.update(dict.fromkeys(folder.read(shard, ["task_id"])["task_id"].to_list(), at))
@@ -68,34 +71,38 @@ class Subjects:
 
     def _subject(self, record: dict[str, Any], shard: Shard) -> Subject:
         where = location(shard.path, row=record["row"] + 1, task=record["task_id"])
-        protocol = record["protocol"] if self._config.protocol == "auto" else self._config.protocol
-        if protocol not in PROTOCOLS:
-            raise DataError(f"{where}: unknown protocol {protocol!r}", hint=f"known: {', '.join(PROTOCOLS)}")
+        protocol = self._rules.config.protocol
+        protocol = record["protocol"] if protocol == "task" else protocol
+        if protocol not in KNOWN:
+            raise DataError(f"{where}: unknown protocol {protocol!r}", hint=f"known: {', '.join(KNOWN)}")
         try:
             gold = Gold.of(record["gold_json"], record["gold_kind"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{where}: gold_json is not a list of {{name, arguments}}: {error!r}") from None
         try:
             tools = toolbox(record["tools_json"])
-            shots = len(json.loads(record["demos_json"]))
+            shots = 0 if record["demos_json"] == "[]" else len(json.loads(record["demos_json"]))
+            allowed = json.loads(record["extra_json"]).get("possible_answer") if self._rules.extras else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{where}: tools_json or demos_json is not what it should be: {error!r}") from None
-        copied = {
-            "slot_id": record["parent_task_id"] or record["task_id"],
-            "shots": shots,
-            "source": record["source"],
-            "category": record["category"],
-        }
-        return Subject(gold, protocol, tools, copied)
+            raise DataError(
+                f"{where}: tools_json, demos_json or extra_json is not what it should be: {error!r}"
+            ) from None
+        if isinstance(allowed, list) and len(allowed) == len(gold.calls):
+            gold = replace(gold, allowed=tuple(allowed))
+        slot = record["parent_task_id"] or record["task_id"]
+        scorer = Scorer(gold, protocol, self._rules, tools, record["category"])
+        return Subject(scorer, (slot, shots, record["source"], record["category"]))
 
 
 def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options: Options) -> Account:
     """Score every rollout; see `toolsample score --help`."""
-    if config.protocol != "auto" and config.protocol not in PROTOCOLS:
-        known = ["auto", *PROTOCOLS]
+    if config.protocol not in ("task", *KNOWN):
+        known = ["task", *KNOWN]
         raise ConfigError(
             f"protocol = {config.protocol!r}: not one of {', '.join(known)}", hint=nearest(config.protocol, known)
         )
+    own, digests = own_components.load(config.component)
+    rules = Rules.of(config, own)
     account = Account("score", wrote=None if options.dry_run else Path(out))
     source = open_folder(rollouts, schema.ROLLOUTS)
     task_folder = open_folder(tasks, schema.TASKS)
@@ -104,8 +111,8 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
         account.rows_in = sum(rows for _, rows in plan)
         account.extra["would score"] = f"{account.rows_in} rollouts in {len(plan)} shards"
         return account
-    subjects = Subjects(task_folder, config)
-    record = {**as_record(config), **options.selection()}
+    subjects = Subjects(task_folder, rules)
+    record = {**as_record(config), **options.selection(), **({"component_digests": digests} if digests else {})}
     inputs = {"tasks": task_folder.digest, "rollouts": source.digest}
     tally = Tally()
     with Output(out, schema.SCORES, record, inputs=inputs, overwrite=options.overwrite, part=options.part) as output:
@@ -113,7 +120,7 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
             if output.done(shard.number):
                 frame = output.existing(shard.number)
             else:
-                frame = score_frame(_selected(source, shard, rows, options), subjects, config, str(shard.path))
+                frame = score_frame(_selected(source, shard, rows, options, rules), subjects, str(shard.path))
                 output.write(shard.number, frame)
             tally.add(frame, output)
             options.tick(frame.height)
@@ -133,27 +140,34 @@ def _plan(source: Folder, options: Options) -> Iterator[tuple[Shard, int]]:
             yield shard, rows
 
 
-def _selected(source: Folder, shard: Shard, rows: int, options: Options) -> pl.DataFrame:
-    frame = source.read(shard, ROLLOUT_COLUMNS).head(rows)
+def _selected(source: Folder, shard: Shard, rows: int, options: Options, rules: Rules) -> pl.DataFrame:
+    counted = "overlong" in rules.extras or rules.components
+    frame = source.read(shard, [*ROLLOUT_COLUMNS, *(["completion_ids"] if counted else [])]).head(rows)
+    if counted:
+        frame = frame.with_columns(tokens=pl.col("completion_ids").list.len()).drop("completion_ids")
     wanted = options.wanted_ids()
     return frame if wanted is None else frame.filter(pl.col("task_id").is_in(wanted))
 
 
-def score_frame(rollouts: pl.DataFrame, subjects: Subjects, config: ScoreConfig, where: str) -> pl.DataFrame:
+def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.DataFrame:
     """Scores of a frame of rollouts, row for row."""
-    known = subjects.take(rollouts["task_id"].to_list(), where)
-    rows = []
-    for rollout in rollouts.iter_rows(named=True):
-        subject = known[rollout["task_id"]]
-        if rollout["error"] is not None:
-            scored: Scored = errored(subject.gold)
-        else:
-            scored = score_text(
-                rollout["text"], subject.gold, subject.protocol, config, subject.tools, rollout["finish_reason"]
-            )
-        own = {name: rollout[name] for name in ("rollout_id", "task_id", "round", "sample")}
-        rows.append({**own, **subject.copied, **scored.columns()})
-    return schema.frame(schema.SCORES, rows)
+    ids = rollouts["task_id"].to_list()
+    known = subjects.take(ids, where)
+    texts, reasons, errors = (rollouts[name].to_list() for name in ("text", "finish_reason", "error"))
+    tokens = rollouts["tokens"].to_list() if "tokens" in rollouts.columns else [None] * len(ids)
+    copied, cells = [], []
+    for task_id, text, reason, error, count in zip(ids, texts, reasons, errors, tokens, strict=True):
+        subject = known[task_id]
+        scored = subject.scorer.score(text, reason, count) if error is None else subject.scorer.errored()
+        copied.append(subject.copied)
+        cells.append(scored.cells)
+    columns = _columns(COPIED, copied) | _columns(SCORED_COLUMNS, cells)
+    kept = rollouts.select("rollout_id", "task_id", "round", "sample")
+    return kept.hstack(pl.DataFrame(columns, schema={name: SCHEMA[name] for name in columns})).select(list(SCHEMA))
+
+
+def _columns(names: tuple[str, ...], rows: list[tuple]) -> dict[str, list]:
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
 
 
 class Tally:
