@@ -17,8 +17,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
     {"errors", "config", "__init__"},
-    {"schema", "toolcall", "protocols", "chat", "toolbox", "toolspec", "typewords"},
-    {"reward", "rewards", "groups", "selection", "curriculum", "fewshot", "draw", "recipe"}
+    {"schema", "toolcall", "protocols", "chat", "toolbox", "toolspec"},
+    {"reward", "rewards", "groups", "selection", "curriculum", "fewshot", "draw", "hardness", "recipe"}
     | {"grpo.advantage", "grpo.batch", "grpo.loss"},
     {"shards", "output", "importers", "backends", "grpo", "bfcl", "inspection", "metrics", "report", "stages"},
     {"cli", "__main__"},
@@ -107,7 +107,7 @@ print("\\n" + json.dumps({"code": code, "heavy": heavy, "cpu": usage.ru_utime + 
 """
 
 
-@pytest.mark.parametrize("command", [None, *STAGES, "inspect"], ids=str)
+@pytest.mark.parametrize("command", [None, *STAGES, "inspect", "report"], ids=str)
 def test_help_is_light(command: str | None):
     """`--help` of every command works and loads none of the heavy packages."""
     arguments = ["--help"] if command is None else [command, "--help"]

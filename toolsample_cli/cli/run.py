@@ -11,7 +11,6 @@ from typing import Annotated, Optional
 import typer
 
 from toolsample_cli.config import RunConfig, read_recipe
-from toolsample_cli.recipe import parse_seeds, plans
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +30,8 @@ def register(app: typer.Typer) -> None:
         json_: Annotated[bool, typer.Option("--json", help="print the closing account as JSON on stdout")] = False,
     ) -> None:
         """Run whole experiments: rounds of all stages in one process, resumable at any moment."""
+        from toolsample_cli.recipe import parse_seeds, plans
+
         given = {"corpus": corpus, "model": model, "rounds": rounds, "heldout": heldout}
         known = {item.name for item in dataclasses.fields(RunConfig)}
         flags = {key: value for key, value in given.items() if key in known}
