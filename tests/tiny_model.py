@@ -33,6 +33,7 @@ TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}"""
 
+END = 0.15
 WORDS = (
     "find the weather in Paris tomorrow please set an alarm for seven book a table get price of stock city date name "
     '{"name": "get_weather", "arguments": {"city": "Berlin", "days": 3}} {"type": "object", "properties": {}} '
@@ -89,7 +90,7 @@ def tiny_model(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
         "num_key_value_heads": 2,
         "head_dim": 64,
         "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": False,
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -98,9 +99,10 @@ def tiny_model(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(Qwen3Config(**settings))
     with torch.no_grad():
-        model.model.embed_tokens.weight.normal_(0, 0.25)
-        end = model.model.embed_tokens.weight[tokenizer.eos_token_id]
-        end.mul_(2.0)
+        model.model.embed_tokens.weight.normal_(0, 0.5)
+        model.model.embed_tokens.weight[:, :8] = 1.0  # a direction that every position shares ...
+        model.lm_head.weight.normal_(0, 0.25)
+        model.lm_head.weight[tokenizer.eos_token_id, :8] += END  # ... so that the end is likely everywhere
     model.save_pretrained(path)
     return path
 

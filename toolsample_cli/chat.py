@@ -36,7 +36,7 @@ def load_tokenizer(model: str | Path) -> Any:
             f"{folder}: a model folder without tokenizer (none of {', '.join(_TOKENIZER_FILES)})",
             hint="save the tokenizer beside the weights: tokenizer.save_pretrained(folder)",
         )
-    if folder.is_file() or (not folder.exists() and str(model).startswith(("/", "./", "../", "~"))):
+    if folder.is_file() or (not folder.exists() and not _may_be_hub_id(str(model))):
         raise DataError(f"{model}: no such model folder", hint="expected a folder with config.json, or a hub id")
     from transformers import AutoTokenizer
 
@@ -48,6 +48,10 @@ def load_tokenizer(model: str | Path) -> Any:
             f"{model}: no tokenizer could be loaded: {first}",
             hint="expected a local model folder, or a hub id while the hub can be reached",
         ) from error
+
+
+def _may_be_hub_id(name: str) -> bool:
+    return name.count("/") <= 1 and not name.startswith(("/", ".", "~"))
 
 
 class Chat:
