@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -167,6 +168,19 @@ def test_another_plan_in_the_same_folder_is_refused(start: Path, tmp_path: Path,
     with pytest.raises(ConfigError, match=r"train.lr was 0.001, now 0.5"):
         stage.run(plans(recipe, {}, [], []), Path("out"), Options())
     assert tree(tmp_path, "*") == before
+
+
+def test_a_dead_round_is_passed_over(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where no group is kept nothing is trained, and the run goes on with the next draw and the same policy."""
+    monkeypatch.chdir(tmp_path)
+    plan = planned(start)[0]
+    greedy = dataclasses.replace(plan.configs["rollout"], temperature=0.0)  # all samples alike: every group is flat
+    method = dataclasses.replace(plan.configs["filter"], method="dapo")
+    plan = dataclasses.replace(plan, configs={**plan.configs, "rollout": greedy, "filter": method})
+    stage.run([plan], Path("out"), Options())
+    rounds = json.loads(Path("out/summary.json").read_text())[0]["rounds"]
+    assert [entry.get("trained_on") for entry in rounds] == [None, 0, 0]
+    assert rounds[2]["policy"] == str(start / "tiny")
 
 
 def test_dry_run_writes_nothing(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -16,11 +16,10 @@ from typing import Any
 
 from toolsample_cli.backends import open_backend
 from toolsample_cli.config import ScoreConfig
-from toolsample_cli.errors import ConfigError
+from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.metrics import round_metrics, score_metrics
 from toolsample_cli.recipe import Plan
-from toolsample_cli.schema import BATCH
-from toolsample_cli.shards import open_folder, write_json
+from toolsample_cli.shards import write_json
 from toolsample_cli.stages import curriculum, filter, rollout, score, train
 from toolsample_cli.stages.common import Account, Options
 
@@ -141,9 +140,12 @@ class Runner:
         score.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=options)
         filter.run(here / "scores", history, here / "groups", configs["filter"], options)
         paths = curriculum.Paths(self.corpus, here / "groups", here / "scores", tasks, last / "state.json")
-        curriculum.run(paths, here, configs["curriculum"], options)
-        if not open_folder(here / "batch", BATCH).rows:
-            return policy  # a dead round: nothing to learn from, the next draw may be better
+        try:
+            curriculum.run(paths, here, configs["curriculum"], options)
+        except DataError:
+            if not dead_round(here, number):
+                raise
+            return policy  # nothing to learn from, but the next draw is made and may be better
         train.run(
             here / "rollouts",
             here / "batch",
@@ -189,6 +191,15 @@ class Runner:
             else "start"
         )
         return f"{self.plan.folder or '.'} round {metrics['round']}: {trained}{held}; {seconds:.1f} s"
+
+
+def dead_round(here: Path, number: int) -> bool:
+    """Whether curriculum took this round in, wrote the next draw and found no group worth training on."""
+    path = here / "state.json"
+    if not path.exists():
+        return False
+    state = json.loads(path.read_text(encoding="utf-8"))
+    return state["round"] == number and state["dead_rounds"] > 0
 
 
 def stop_reason(plan: Plan, rounds: list[dict[str, Any]], minutes: float) -> str | None:
