@@ -14,7 +14,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 
-from toolsample_cli.typewords import read_type
+from toolsample_cli.toolspec.plain import KEYWORDS, is_plain
+from toolsample_cli.toolspec.words import read_type
 
 DEPTH = 48
 """Deepest nesting that is read; deeper schemas are refused."""
@@ -25,11 +26,8 @@ REPAIRS = 32
 
 _NAME = ("name", "api_name", "tool_name", "tool")
 _PARAMETERS = ("parameters", "input_schema", "inputSchema", "params", "arguments")
-_KEYWORDS = frozenset(
-    {"$defs", "$id", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "definitions", "description", "oneOf"}
-    | {"properties", "required", "title", "type"}
-)
 _NULL_IS_MEANT = frozenset({"default", "const", "example"})
+_CHOICES = ("anyOf", "oneOf", "allOf")
 _OBJECT = {"type": "object", "properties": {}}
 
 
@@ -104,8 +102,8 @@ def _is_schema(value: dict[str, Any]) -> bool:
         return not isinstance(value.get("type"), dict)  # a flat map may have parameters called type and properties
     kind = value.get("type")
     if isinstance(kind, str) and read_type(kind)[0].get("type") == "object":
-        return all(key in _KEYWORDS or not isinstance(item, dict) for key, item in value.items())
-    return any(key in value for key in ("$ref", "anyOf", "oneOf", "allOf"))
+        return all(key in KEYWORDS or not isinstance(item, dict) for key, item in value.items())
+    return isinstance(value.get("$ref"), str) or any(isinstance(value.get(key), list) for key in _CHOICES)
 
 
 def _from_list(items: list[Any]) -> dict[str, Any]:
@@ -123,7 +121,7 @@ def _flat(value: dict[str, Any], depth: int) -> dict[str, Any]:
     for name, item in value.items():
         if item is None:  # padding of a table with one column for each parameter of any tool
             continue
-        properties[name], optional = _property(item, depth + 1)
+        properties[name], optional = _property(item if isinstance(item, dict | str | list) else {}, depth + 1)
         if not optional and "default" not in properties[name]:
             required.append(name)
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}
@@ -132,7 +130,7 @@ def _flat(value: dict[str, Any], depth: int) -> dict[str, Any]:
 def _object(value: dict[str, Any], depth: int) -> dict[str, Any]:
     schema, _ = _property(value, depth)
     schema.setdefault("type", "object")
-    if schema["type"] == "object" and not {"$ref", "anyOf", "oneOf", "allOf"} & set(schema):
+    if schema["type"] == "object" and not {"$ref", *_CHOICES} & schema.keys():
         schema.setdefault("properties", {})
     return schema
 
@@ -200,7 +198,7 @@ def _inner(node: dict[str, Any], depth: int) -> None:
 
 
 def _repaired(schema: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(_repaired_text(json.dumps(schema)))
+    return schema if is_plain(schema) else json.loads(_repaired_text(json.dumps(schema)))
 
 
 @functools.lru_cache(maxsize=4096)
