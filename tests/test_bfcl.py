@@ -21,7 +21,7 @@ from toolsample_cli.bfcl import ask, categories, environment
 from toolsample_cli.bfcl.aggregate import Tally, overall, tallies, wilson
 from toolsample_cli.bfcl.entries import read_questions
 from toolsample_cli.bfcl.journal import Journal
-from toolsample_cli.bfcl.judging import judge_all
+from toolsample_cli.bfcl.judging import judge, judge_all
 from toolsample_cli.bfcl.scorer import Scorer
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, DataError, MissingDependency
@@ -164,7 +164,8 @@ def test_an_array_without_items_is_refused_because_the_official_checker_would_cr
 
 def test_prompts_carry_the_tools_as_import_would_store_them(world: Path):
     """Dots stay in names; types are JSON Schema's."""
-    row = ask.task_row(read_questions(world)[-1], "hermes", [{"role": "user", "content": "x"}])
+    question = read_questions(world)[-1]
+    row = ask.task_row(ask.Prompt(question.id, question.turns[0], question.functions, own=True), "hermes")
     tools = json.loads(row["tools_json"])
     assert tools[0]["name"] == "rooms.book"
     assert tools[0]["parameters"]["type"] == "object"
@@ -178,13 +179,13 @@ def test_the_journal_survives_a_torn_line_and_refuses_other_settings(tmp_path: P
     """Errors are asked again; whole lines are kept."""
     path = tmp_path / "out" / "answers.jsonl"
     with Journal(path, {"model": "a"}) as journal:
-        journal.add({"id": "x", "prompt": "p", "answer": "1", "finish_reason": "stop"})
+        journal.add({"id": "x", "prompt": "p", "text": "1", "finish_reason": "stop"})
         journal.add({"id": "y", "prompt": "p", "error": "no room"})
     whole = path.read_bytes()
-    path.write_bytes(whole + b'{"id": "z", "answ')
+    path.write_bytes(whole + b'{"id": "z", "te')
     with Journal(path, {"model": "a"}) as journal:
         assert [journal.answered(key) for key in "xyz"] == [True, False, False]
-        journal.add({"id": "y", "prompt": "p", "answer": "2", "finish_reason": "stop"})
+        journal.add({"id": "y", "prompt": "p", "text": "2", "finish_reason": "stop"})
     assert Journal(path, {"model": "a"}).answered("y")
     with pytest.raises(ConfigError, match="model was 'a', now 'b'"):
         Journal(path, {"model": "b"})
@@ -253,8 +254,8 @@ def test_verdicts_of_the_official_checker(v4, world: Path, tmp_path: Path, monke
     with Scorer(v4) as scorer:
         for entry_id, answers in cases.items():
             for text, valid, error_type in answers:
-                record = {entry_id: {"prompt": "p", "answer": text}}
-                (row,) = judge_all(scorer, [questions[entry_id]], record, protocol)
+                record = {"prompt": "p", "text": text}
+                row, _ = judge(scorer, questions[entry_id], record, protocol)
                 assert (row["valid"], row["error_type"]) == (valid, error_type), text[:200]
         assert scorer.generation == 1
     assert time.monotonic() - started < 20
@@ -265,7 +266,7 @@ def test_a_failed_inference_is_no_correct_refusal(v4, world: Path):
     """The official evaluator would count the error text as a refusal."""
     (question,) = [q for q in read_questions(world) if q.kind == "irrelevance"]
     with Scorer(v4) as scorer:
-        (row,) = judge_all(scorer, [question], {question.id: {"error": "engine: timeout"}}, "hermes")
+        ((row, _),) = judge_all(scorer, [question], {question.id: {"error": "engine: timeout"}}, "hermes")
     assert row["valid"] is None
     assert row["error_type"] == "inference: engine: timeout"
 
@@ -274,12 +275,12 @@ def test_a_request_over_its_time_is_wrong_and_the_next_one_is_judged(v4, world: 
     """The process is replaced; nothing is lost but the answer at fault."""
     questions = read_questions(world)
     simple = next(q for q in questions if q.category == "simple_python")
-    good = {"prompt": "p", "answer": _hermes(RIGHT_BOOK)}
+    good = {"prompt": "p", "text": _hermes(RIGHT_BOOK)}
     with Scorer(v4) as scorer:
         scorer.seconds = 0.0
-        (late,) = judge_all(scorer, [simple], {simple.id: good}, "hermes")
+        late, _ = judge(scorer, simple, good, "hermes")
         scorer.seconds = 20.0
-        (fine,) = judge_all(scorer, [simple], {simple.id: good}, "hermes")
+        fine, _ = judge(scorer, simple, good, "hermes")
         assert scorer.generation == 2
     assert (late["valid"], late["error_type"]) == (False, "limit:time")
     assert fine["valid"] is True

@@ -150,7 +150,9 @@ class CurriculumConfig:
     temperature: float = knob(0.5, "tau: lower moves more weight to the least mastered sub-task", low=1e-6)
     weight_low: float = knob(0.5, "smallest weight of a sub-task", low=0.0)
     weight_high: float = knob(2.0, "largest weight of a sub-task", low=0.0)
-    stage_at: float = knob(0.9, "weighting = stage: mastery of a sub-task from which the next one may start", low=0.0, high=1.0)
+    stage_at: float = knob(
+        0.9, "weighting = stage: mastery of a sub-task from which the next one may start", low=0.0, high=1.0
+    )
     stage_rounds: int = knob(7, "weighting = stage: rounds in a row it must last", low=1)
     hard: str = knob(
         "keep", "what happens to tasks without a correct completion", choices=("keep", "drop", "fewshot", "hint")
@@ -234,11 +236,23 @@ class EvalConfig:
     protocol: str = knob(
         "hermes", "how the model is asked and writes its calls; `prompting` is BFCL's own prompt and Python calls"
     )
-    backend: str = knob("transformers", "engine that answers", choices=("transformers", "vllm", "openai"))
+    backend: str = knob(
+        "transformers",
+        "engine that answers; openai is any compatible server",
+        choices=("transformers", "vllm", "openai"),
+    )
+    base_url: str = knob("", "backend openai: the server's address, as in http://localhost:8000/v1")
+    concurrency: int = knob(16, "backend openai: requests under way at once", low=1)
+    dots: str = knob(
+        "underscore", "backend openai: dots in function names, which the API forbids", choices=("underscore", "keep")
+    )
+    prompt_like: str = knob("", "protocol rlla: tasks whose system prompt is used, those the model was trained on")
     max_new_tokens: int = knob(512, "longest answer in tokens", low=1)
     seconds: float = knob(20.0, "longest the checker may take over one answer; beyond it the answer is wrong", low=0.1)
     megabytes: int = knob(2048, "memory of the checker's process", low=256)
-    scorer_python: str = knob("", "interpreter (3.10 to 3.12) to build the checker's environment from; default: this one")
+    scorer_python: str = knob(
+        "", "interpreter (3.10 to 3.12) to build the checker's environment from; default: this one"
+    )
     dtype: str = knob("auto", "weights' type", choices=("auto", "float32", "bfloat16", "float16"))
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
     batch_tokens: int = knob(32768, "tokens generated together (transformers)", low=1)

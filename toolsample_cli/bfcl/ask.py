@@ -1,67 +1,137 @@
 """How a question is put to a model and how its answer is read: the native template, BFCL's own prompt, or RLLA.
 
 Native: tools through the model's chat template, names as they are (dots too), types in JSON Schema. `prompting`: the
-official system prompt, calls as a Python list. Any other protocol: its own reader and, for RLLA, its own prompt.
+official system prompt, calls as a Python list. RLLA carries its tools in its own system prompt (see `rlla_prompt`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
+from toolsample_cli.bfcl import rlla_prompt
 from toolsample_cli.bfcl.entries import Question
 from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.protocols import PROTOCOLS, Parsed
 from toolsample_cli.toolcall import MAX_CHARS, canonical
 from toolsample_cli.toolspec import Unreadable, read_tools
 
 PROMPTING = "prompting"
 """Name of the official prompting mode beside the protocols."""
 
+VERBATIM = "rlla"
+"""A protocol whose messages `chat.Chat` renders as they are."""
+
 
 def check_protocol(name: str) -> None:
-    """ConfigError for a name that is neither a protocol nor `prompting`."""
+    """ConfigError for a name that is neither a protocol nor `prompting`, or whose prompt is not known."""
     known = [*PROTOCOLS, PROMPTING]
     if name not in known:
         raise ConfigError(f"protocol = {name!r}: not one of {', '.join(known)}", hint=nearest(name, known))
+    if name not in (PROMPTING, VERBATIM) and not PROTOCOLS[name].tools_in_template:
+        able = [known for known, protocol in PROTOCOLS.items() if protocol.tools_in_template]
+        raise ConfigError(
+            f"protocol = {name!r}: its tools stand in a prompt of its own, which eval-bfcl does not know",
+            hint=f"one of {', '.join([PROMPTING, VERBATIM, *able])}",
+        )
 
 
-def task_row(question: Question, protocol: str, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A question as a row of tasks, which `chat.Chat` renders. Raises DataError for unreadable functions.
+def tools_in_template(protocol: str) -> bool:
+    """Whether the tools go through the chat template (or a server's `tools`) rather than stand in the messages."""
+    return protocol != PROMPTING and PROTOCOLS[protocol].tools_in_template
+
+
+class Style:
+    """How questions of one run are put: which messages open a question, and what is sent for a history.
+
+    `prompted(question)` gives the official prompting mode's first turn; `rlla` is a template with `{tools}`.
+    """
+
+    def __init__(self, protocol: str, prompted: Callable[[Question], list[dict]], rlla: str = rlla_prompt.OWN) -> None:
+        self.protocol = protocol
+        self._prompted = prompted
+        self._rlla = rlla
+
+    def first(self, question: Question) -> list[dict[str, Any]]:
+        """The first turn's messages."""
+        return self._prompted(question) if self.protocol == PROMPTING else deepcopy(question.turns[0])
+
+    def prompt(self, key: str, history: Sequence[dict], functions: Sequence[dict], *, own: bool = False) -> Prompt:
+        """What is sent for a history of messages."""
+        sent = list(history)
+        if self.protocol == VERBATIM:
+            sent = rlla_prompt.messages(self._rlla, tools_of(functions, key), history)
+        return Prompt(key, sent, list(functions), own)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question or one step of a dialogue. `own`: functions from a user's file, rendered as `import` stores them."""
+
+    key: str
+    messages: Sequence[dict[str, Any]]
+    functions: Sequence[dict[str, Any]]
+    own: bool = False
+
+
+def tools_of(functions: Sequence[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    """Functions as tools in JSON Schema; DataError when one cannot be read."""
+    try:
+        return read_tools(list(functions))
+    except Unreadable as error:
+        raise DataError(f"{where}: its functions cannot be read: {error}") from None
+
+
+def task_row(prompt: Prompt, protocol: str) -> dict[str, Any]:
+    """A prompt as a row of tasks, which `chat.Chat` renders.
 
     Official functions keep their order of keys, as their authors wrote them; a user's own are rendered as `import`
     would store them, so that a policy meets the prompts it was trained on.
     """
-    template = protocol != PROMPTING and PROTOCOLS[protocol].tools_in_template
-    try:
-        tools = read_tools(question.functions) if template else []
-    except Unreadable as error:
-        raise DataError(f"{question.id}: its functions cannot be read: {error}") from None
+    template = tools_in_template(protocol)
+    tools = tools_of(prompt.functions, prompt.key) if template else []
     return {
-        "task_id": question.id,
-        # messages that carry their tools themselves are rendered verbatim
-        "protocol": protocol if template else "rlla",
-        "messages_json": canonical(list(messages)),
-        "tools_json": canonical(tools) if question.entry is not None else json.dumps(tools, ensure_ascii=False),
+        "task_id": prompt.key,
+        "protocol": protocol if template else VERBATIM,
+        "messages_json": canonical(list(prompt.messages)),
+        "tools_json": canonical(tools) if prompt.own else json.dumps(tools, ensure_ascii=False),
         "demos_json": "[]",
     }
 
 
-def read_answer(text: str, protocol: str) -> dict[str, Any]:
-    """An answer as the scorer wants it: {"text"} for the official decoder, {"calls"} as its protocol reads it.
+def read_answer(reply: Mapping[str, Any], protocol: str, functions: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """A reply as the scorer wants it: {"text"} for the official decoder, {"calls", "text"} as its protocol reads it.
 
-    Thoughts are cut off first in prompting mode, as the official handlers of thinking models do.
+    Thoughts are cut off first in prompting mode, as the official handlers of thinking models do. Calls that a server
+    gave ready are taken as they are, with underscores for dots when `underscores` says so. `functions` give the types
+    to a protocol whose text has none.
     """
+    text = reply["text"]
+    if reply.get("calls") is not None:
+        return {"calls": reply["calls"], "text": text, "underscores": reply.get("underscores", False)}
     if protocol == PROMPTING:
-        if "</think>" in text:
-            text = text.rsplit("</think>", 1)[1].lstrip("\n")
-        return {"text": text}
-    parsed = PROTOCOLS[protocol].parse(text, "calls")
-    return {"calls": [[call.name, call.arguments] for call in parsed.calls], "status": parsed.status}
+        return {"text": without_thought(text)}
+    parsed = parsed_reply(text, protocol, functions)
+    return {"calls": [[call.name, call.arguments] for call in parsed.calls], "text": text}
 
 
-def too_long(text: str) -> bool:
-    """Whether an answer is beyond what is read at all; such an answer is wrong in every category."""
-    return len(text) > MAX_CHARS
+def parsed_reply(text: str, protocol: str, functions: Sequence[dict[str, Any]]) -> Parsed:
+    """The reply as its protocol reads it."""
+    if not PROTOCOLS[protocol].typed:
+        return PROTOCOLS[protocol].parse(text, "calls")
+    known = {tool["name"]: tool["parameters"].get("properties", {}) for tool in tools_of(functions, "this question")}
+    return PROTOCOLS[protocol].parse(text, "calls", types=lambda tool, name: known.get(tool, {}).get(name, {}))
+
+
+def without_thought(text: str) -> str:
+    """The text after the last closing thought tag."""
+    return text.rsplit("</think>", 1)[1].lstrip("\n") if "</think>" in text else text
+
+
+def too_long(reply: Mapping[str, Any]) -> bool:
+    """Whether a reply is beyond what is read at all; such an answer is wrong in every category."""
+    return len(reply["text"]) > MAX_CHARS

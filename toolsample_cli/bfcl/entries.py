@@ -45,6 +45,12 @@ class Question:
         """See `categories.kind_of`."""
         return kind_of(self.category)
 
+    @property
+    def all_functions(self) -> list[dict[str, Any]]:
+        """Functions offered at any time of a dialogue."""
+        held = self.official.get("missed_function", {}).values()
+        return [*self.functions, *(function for functions in held for function in functions)]
+
     def request(self) -> dict[str, Any]:
         """What the scorer needs to know besides the answer."""
         request = {

@@ -46,6 +46,7 @@ def table(record: Mapping[str, Any]) -> str:
             lines.append(f"{'BFCL ' + record['version'] + ' ' + name:<41}{_percent(value):>10}")
     if record["errors"]:
         lines.append(f"{record['errors']} answers failed and are in no number; a rerun asks them again")
+    lines += [f"{name}: not run, {why}" for name, why in record["not_run"].items()]
     if record["partial"]:
         lines.append("partial: not comparable with the leaderboard")
     return "\n".join(lines)

@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
 
     @stage_command(app, "eval-bfcl", EvalConfig)
     def eval_bfcl(
-        model: Annotated[str, typer.Argument(help="checkpoint: a model folder or a hub id")],
+        model: Annotated[
+            str, typer.Argument(help="checkpoint: a model folder, a hub id, or the name a server knows it by")
+        ],
         out: Annotated[Path, typer.Option("--out", "-o", help="folder to write answers, verdicts and summary to")],
         config: EvalConfig,
         options: Any,
@@ -28,12 +30,23 @@ def register(app: typer.Typer) -> None:
             Optional[Path],  # noqa: UP045
             typer.Option("--answers", help="their ground truth, when not in possible_answer/ beside them"),
         ] = None,
+        base: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option(
+                "--compare", help="a base model to ask the same, for a paired test and the entries that flipped"
+            ),
+        ] = None,
+        base_protocol: Annotated[
+            str, typer.Option("--compare-protocol", help="how the base model is asked (default: its native template)")
+        ] = "hermes",
     ) -> Any:
         """Score a model on BFCL, greedily, by the official checker, which is installed apart on first use.
 
         --limit takes the first questions of each category and marks the result as partial. A rerun goes on where the
         last one stopped and asks failed questions again.
         """
-        from toolsample_cli.stages.eval_bfcl import Sources, run
+        from toolsample_cli.stages.eval_bfcl import Against, Sources, run
 
-        return run(model, out=out, sources=Sources(entries, answers), config=config, options=options)
+        against = Against(base, base_protocol) if base else None
+        sources = Sources(entries, answers)
+        return run(model, out=out, sources=sources, config=config, options=options, against=against)

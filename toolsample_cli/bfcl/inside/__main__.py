@@ -48,17 +48,24 @@ def _within(path: Any, folder: str) -> bool:
     return isinstance(path, str | bytes | os.PathLike) and os.path.realpath(os.fsdecode(path)).startswith(folder)
 
 
-def answer(official: Any, request: dict[str, Any]) -> Any:
+def answer(judge: Any, request: dict[str, Any]) -> Any:
     """Do what a request asks."""
-    op = request["op"]
+    official, op = judge.official, request["op"]
     if op == "judge":
-        return official.judge(request)
+        return judge.judge(request)
+    if op == "execute":
+        entry = official.entry(request["category"], request["id"])
+        return judge.execute(entry, request["answer"], request["history"])
+    if op == "forget":
+        return [judge.forget("asked", entry_id) for entry_id in request["ids"]]
     if op == "entries":
         return official.entries(request["category"], request.get("hint", True))
     if op == "answers":
         return official.answers(request["category"])
     if op == "prompted":
         return official.prompted(request["entry"])
+    if op == "constants":
+        return official.constants()
     raise ValueError(f"unknown request {op!r}")
 
 
@@ -69,13 +76,14 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # the official package prints; the channel must stay clean
     import official
+    import verdicts
 
-    service = official.Official(version)
+    judge = verdicts.Judge(official.Official(version))
     guard(work)
-    print(official.dumps({"ready": version, "parsers": service.parsers}), file=channel, flush=True)
+    print(official.dumps({"ready": version, "parsers": judge.official.parsers}), file=channel, flush=True)
     for line in sys.stdin.buffer:
         try:
-            reply = {"ok": answer(service, json.loads(line))}
+            reply = {"ok": answer(judge, json.loads(line))}
         except MemoryError:
             os._exit(71)  # too little is left to go on safely; the caller starts a fresh process
         except Exception as error:

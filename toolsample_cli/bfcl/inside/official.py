@@ -1,4 +1,4 @@
-"""The official questions and checkers of one release, imported unchanged; the order of steps is the official runner's.
+"""The official questions, prompts, decoders and checkers of one release, imported unchanged.
 
 The model registry, which would pull in every vendor's SDK, is replaced by a table that answers the one thing the
 checker asks: whether dots in names were written as underscores. Simulated classes run through `callstrings`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 import types
 from copy import deepcopy
@@ -140,6 +139,14 @@ class Official:
             deepcopy(entry["question"][0]), deepcopy(entry["function"]), third
         )
 
+    def constants(self) -> dict[str, Any]:
+        """What the official loop of dialogues says and when it gives up."""
+        prompts = importlib.import_module("bfcl_eval.constants.default_prompts")
+        return {
+            "more_functions": prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC,
+            "most_steps": prompts.MAXIMUM_STEP_LIMIT,
+        }
+
     # ---- decoding --------------------------------------------------------------------------------------------
 
     def decoded(self, answer: dict[str, Any], language: str) -> list[dict[str, Any]]:
@@ -157,6 +164,12 @@ class Official:
             )
         return self.handler.default_decode_ast_prompting(text, self.enums.ReturnFormat(language), False)
 
+    def language(self, language: str) -> Any:
+        """The checker's word for a language."""
+        if self.version == "v3":
+            return {"python": "Python", "java": "Java", "javascript": "JavaScript"}[language]
+        return self.enums.Language(language)
+
     def executable(self, answer: dict[str, Any]) -> list[str]:
         """Call strings of one step of a dialogue; raises what the official decoder raises.
 
@@ -168,112 +181,6 @@ class Official:
         if "calls" in answer:
             return self.handler.convert_to_function_call(decoded)
         return self.handler.decoded_output_to_execution_list(decoded)
-
-    # ---- verdicts --------------------------------------------------------------------------------------------
-
-    def judge_ast(self, entry: dict, truth: list, category: str, language: str, answer: dict) -> dict[str, Any]:
-        """Verdict on a single-turn answer that should call."""
-        try:
-            calls = self.decoded(answer, language)
-        except pycalls.Refused:
-            raise
-        except Exception as error:
-            return _wrong("ast_decoder:decoder_failed", f"{type(error).__name__}: {error}")
-        if not self.utils.is_function_calling_format_output(calls):
-            return _wrong("ast_decoder:decoder_wrong_output_format", "", calls)
-        name = UNDERSCORED if answer.get("underscores") else DOTTED
-        try:
-            verdict = self.ast_checker(entry["function"], calls, truth, self._language(language), category, name)
-        except Exception as error:  # the official checker stumbles over some values outside its own data
-            return _wrong(f"checker_error:{type(error).__name__}", str(error), calls)
-        if verdict["valid"]:
-            return {"valid": True, "calls": _plain(calls)}
-        return _wrong(verdict["error_type"], verdict["error"], calls)
-
-    def _language(self, language: str) -> Any:
-        if self.version == "v3":
-            return {"python": "Python", "java": "Java", "javascript": "JavaScript"}[language]
-        return self.enums.Language(language)
-
-    def judge_relevance(self, category: str, answer: dict) -> dict[str, Any]:
-        """Verdict on an answer that should (relevance) or should not (irrelevance) hold any call."""
-        calls, why = None, ""
-        try:
-            calls = self.decoded(answer, "python")
-        except pycalls.Refused:
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-        called = calls is not None and not self.utils.is_empty_output(calls)
-        if called != ("irrelevance" in category):
-            return {"valid": True, "calls": _plain(calls or [])}
-        if called:
-            return _wrong("irrelevance_error:decoder_success", "a call where none is right", calls)
-        return _wrong("relevance_error:decoder_failed", why, calls)
-
-    def judge_dialogue(self, entry: dict, truth: list, category: str, turns: list[list[dict]]) -> dict[str, Any]:
-        """Verdict on a multi-turn dialogue: `turns` holds the answers of every step of every turn."""
-        if len(turns) != len(truth):
-            return _wrong("multi_turn:force_terminated", f"{len(turns)} of {len(truth)} turns")
-        decoded: list[list[list[str]]] = []
-        for steps in turns:
-            decoded.append([])
-            for answer in steps:
-                try:
-                    calls = self.executable(answer)
-                except pycalls.Refused:
-                    raise
-                except Exception:  # as in the official runner: chatting is not a call
-                    continue
-                if not self.steps.is_empty_execute_response(calls):
-                    decoded[-1].append(calls)
-        self.forget()
-        try:
-            verdict = self.multi_turn_checker(decoded, truth, entry, category, "toolsample")
-        finally:
-            self.forget()
-        if verdict["valid"]:
-            return {"valid": True, "calls": decoded}
-        return {**_wrong(verdict["error_type"], verdict["error_message"]), "calls": decoded}
-
-    def forget(self, owner: str = "toolsample") -> None:
-        """Drop simulated objects, which would else answer the next dialogue of the same id with old state."""
-        space = self.steps.__dict__
-        for name in [n for n in space if n.startswith(f"{owner}_") and n.endswith("_instance")]:
-            del space[name]
-
-    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Verdict on one answer: {valid, calls, error_type?, error?}; `entry` and `truth` may come with the request."""
-        category, kind = request["category"], request["kind"]
-        try:
-            if kind in ("relevance", "irrelevance"):
-                return self.judge_relevance(kind, request["answer"])
-            entry = request.get("entry") or self.entry(category, request["id"])
-            truth = request["truth"] if "truth" in request else self.answers(category)[request["id"]]
-            if kind == "multi_turn":
-                return self.judge_dialogue(entry, truth, category, request["turns"])
-            return self.judge_ast(entry, truth, category, request["language"], request["answer"])
-        except pycalls.Refused as refused:
-            return _wrong("refused:code", str(refused))
-
-
-def _wrong(error_type: str, error: Any, calls: Any = ()) -> dict[str, Any]:
-    text = error if isinstance(error, str) else "; ".join(str(item) for item in error)
-    return {"valid": False, "error_type": error_type, "error": text[:2000], "calls": _plain(calls)}
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON can hold it: tuples as lists, odd keys and values as their text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, bool | str | float):
-        return value
-    if isinstance(value, int) and value.bit_length() < 10_000:
-        return value
-    text = repr(value) if not isinstance(value, int) else f"an integer of {value.bit_length()} bits"
-    return re.sub(r"\s+", " ", text)[:200]
 
 
 def dumps(value: Any) -> str:
