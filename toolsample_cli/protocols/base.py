@@ -67,11 +67,12 @@ def bounded(text: str) -> bool:
 def split_thought(text: str) -> tuple[str | None, str, bool]:
     """(thought, rest, closed) of a stripped reply that may begin with <think> blocks.
 
-    An unclosed block takes everything; a stray closing tag ends a thought whose opening tag was in the prompt.
+    An unclosed block takes everything; a free closing tag ends a thought whose opening tag was in the prompt.
     """
     if not text.startswith("<think>"):
         end = text.find("</think>")
-        if end < 0 or "<think>" in text[:end] or "<tool_call>" in text[:end]:
+        alone = end >= 0 and not (text[end - 1 : end] + text[end + 8 : end + 9]).strip()
+        if not alone or text[:1] in ("{", "[", "`", "<") or "<think>" in text[:end] or "<tool_call>" in text[:end]:
             return None, text, True
         return text[:end].strip(), text[end + 8 :].strip(), True
     end = text.find("</think>")

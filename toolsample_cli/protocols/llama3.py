@@ -43,7 +43,9 @@ def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
 
 def _stripped(text: str) -> str:
     text = text.strip()
-    while text.endswith(_ENDS):
+    for _ in range(4):
+        if not text.endswith(_ENDS):
+            break
         text = text[: text.rfind("<|")].rstrip()
     return text
 

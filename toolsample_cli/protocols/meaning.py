@@ -16,6 +16,8 @@ from toolsample_cli.toolcall import Call, TooDeep, TooLong, guard
 
 NAMES = ("name", "tool", "tool_name", "function_name", "api_name", "api", "recipient_name")
 ARGUMENTS = ("arguments", "parameters", "args", "params", "input", "tool_input", "kwargs", "action_input")
+MAX_BLOCKS = 1000
+"""Blocks that are read in one answer."""
 _FENCE = re.compile(r"```[A-Za-z_]{0,20}[ \t]*\n?")
 _SPACES = re.compile(r"\s*")
 _SEPARATORS = re.compile(r"[\s,;]*")
@@ -42,7 +44,9 @@ def read_blocks(body: str, opener: str, closer: str) -> Meant:
     """
     meant = Meant()
     at, close = body.find(opener), 0
-    while at >= 0:
+    for _ in range(MAX_BLOCKS):
+        if at < 0:
+            return meant
         start = at + len(opener)
         end_of_value = _end_of_json(body, start)
         if close >= 0 and close < end_of_value:
@@ -53,6 +57,7 @@ def read_blocks(body: str, opener: str, closer: str) -> Meant:
         if not ends and meant.calls:
             meant.note("truncated")
         read_payload(body[start:stop], bool(ends), meant)
+    meant.note("too_long")
     return meant
 
 

@@ -34,12 +34,10 @@ def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
     if not start:
         return _without_list(body, gold_kind, thought, closed)
     content = body[: start.start()].strip()
-    strict = _calls(body[start.start() :]) if not content else Strict(None, slip="repaired")
+    strict = _calls(body[start.start() :])
     meant = _lenient(body[start.start() :]) if strict.slip else None
-    if content and meant and not meant.calls:
+    if content and meant and not meant.calls:  # brackets in prose
         return no_call(body, gold_kind, thought, closed)
-    if content and meant and not meant.slip:
-        strict = Strict(meant.calls, True)
     return with_calls(strict, meant, content, gold_kind, thought)
 
 

@@ -20,6 +20,8 @@ _CONSTANTS = {
     "null": None, "None": None, "NULL": None, "undefined": None,
 }  # fmt: skip
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"', "'": "'"}
+_WIDTHS = {"u": 4, "x": 2, "U": 8}
+_HEX = re.compile(r"[0-9a-fA-F]+")
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _QUOTES = {'"': '"', "'": "'", "“": "”", "”": "”"}
 
@@ -142,10 +144,10 @@ class _Reader:
 
     def escape(self) -> str:
         letter = self.text[self.at + 1 : self.at + 2]
-        if letter == "u":
-            digits = self.text[self.at + 2 : self.at + 6]
-            if len(digits) == 4 and all(digit in "0123456789abcdefABCDEF" for digit in digits):
-                self.at += 6
+        if width := _WIDTHS.get(letter):
+            digits = self.text[self.at + 2 : self.at + 2 + width]
+            if _HEX.fullmatch(digits) and len(digits) == width and int(digits, 16) < 0x110000:
+                self.at += 2 + width
                 return chr(int(digits, 16))
         self.at += 2
         return _ESCAPES.get(letter, "\\" + letter)

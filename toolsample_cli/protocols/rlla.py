@@ -41,6 +41,8 @@ def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = froze
     end = text.find("</think>")
     if start >= 0 and end >= 0:
         parsed.thought = text[7 if text.startswith("<think>") else 0 : end].strip()
+    if parsed.strict_calls is not None and text.endswith("</response>"):
+        parsed.response = _between(text[max(end, 0) :], "<response>", "</response>")
     in_thought = 0 <= start < end or (start >= 0 and "<think>" in text[max(end, 0) : start])
     if parsed.slip or in_thought or start < 0:
         _mean(parsed, text, in_thought)
