@@ -110,9 +110,8 @@ def _type_right(value: Any, accepted: Sequence[Any], expected: type, item: type 
     if type(value) is expected:
         if item is None:
             return True, is_variable
-        for option in accepted:  # an option that is no list lets any content pass
-            if not isinstance(option, list) or all(_item_right(inner, option, item) for inner in value):
-                return True, is_variable
+        fits = (not isinstance(option, list) or all(_item_right(i, option, item) for i in value) for option in accepted)
+        return any(fits), is_variable  # an option that is no list lets any content pass
     return answer_type is not None and type(value) is answer_type, True
 
 
