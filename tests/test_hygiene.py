@@ -20,7 +20,7 @@ LEVELS = [
     {"schema", "toolcall", "protocols", "chat", "toolbox", "toolspec"},
     {"reward", "rewards", "groups", "selection", "curriculum", "fewshot", "draw", "hardness", "recipe"}
     | {"grpo.advantage", "grpo.batch", "grpo.loss"},
-    {"shards", "output", "importers", "backends", "grpo", "bfcl", "inspection", "metrics", "report", "stages"},
+    {"shards", "locks", "output", "importers", "backends", "grpo", "bfcl", "inspection", "metrics", "report", "stages"},
     {"cli", "__main__"},
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -68,6 +69,19 @@ class RolloutConfig:
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
     batch_tokens: int = knob(65536, "prompt and completion tokens generated together (transformers)", low=1)
     tasks_per_shard: int = knob(512, "tasks in one output shard", low=1)
+    base_url: str = knob("http://127.0.0.1:8000/v1", "openai: base URL of the server; several with commas between")
+    tokenizer: str = knob("", "openai: folder or hub id of the served model's tokenizer (default: the model's name)")
+    endpoint: str = knob(
+        "auto",
+        "openai: completions (token-exact) or chat; `auto` takes what the server has",
+        choices=("auto", "completions", "chat"),
+    )
+    api_key_env: str = knob(
+        "OPENAI_API_KEY", "openai: environment variable that holds the key, if the server wants one"
+    )
+    concurrency: int = knob(64, "openai: requests in flight", low=1)
+    retries: int = knob(5, "openai: further attempts of a request that failed", low=0)
+    timeout: float = knob(600.0, "openai: seconds one attempt may take", low=0.1)
     texts: str = knob("", "replay: file of {task_id, sample, text} (JSON lines or Parquet); default: the gold answers")
 
 
@@ -187,13 +201,40 @@ class TrainConfig:
     lr_decay: float = knob(
         0.7, "gamma of the exponential decay, per round (ToolExpander; value is our reading)", low=0.0, high=1.0
     )
+    lr_decay_unit: str = knob("round", "what gamma counts", choices=("round", "step"))
     lr_floor: float = knob(1e-7, "smallest learning rate", low=0.0)
+    lr_horizon: float = knob(10.0, "rounds until cosine and linear reach their end", low=0.01)
+    warmup_steps: int = knob(0, "optimizer steps of linear warm-up", low=0)
     steps: int = knob(4, "optimizer steps a round; the batch is cut into so many mini-batches of whole groups", low=1)
     epochs: int = knob(1, "passes over the batch", low=1)
     clip_low: float = knob(0.2, "ratio clipped below 1 - clip_low", low=0.0, high=1.0)
     clip_high: float = knob(0.28, "ratio clipped above 1 + clip_high", low=0.0)
+    dual_clip: float = knob(3.0, "largest ratio that a negative advantage is multiplied with; 0: off", low=0.0)
+    cispo_cap: float = knob(5.0, "cispo: absolute upper bound of the ratio (not 1 + something), no lower one", low=0.0)
+    loss_divide: str = knob(
+        "auto",
+        "what the summed loss is divided by, over the whole step; auto: as the loss was published",
+        choices=("auto", "tokens", "rollouts", "constant"),
+    )
+    kl: float = knob(0.0, "coefficient of the KL term against the reference", low=0.0)
+    kl_kind: str = knob("k3", "estimator of the KL a token", choices=("k1", "k2", "k3"))
+    reference: str = knob("", "reference policy of the KL term; with lora and none given: the model without adapter")
+    entropy_bonus: float = knob(0.0, "coefficient of the entropy in the loss", low=0.0)
+    old_policy: str = knob(
+        "stored",
+        "what the ratio is taken against: stored logprobs, or this model's own at the start of the round (decoupled)",
+        choices=("stored", "recompute"),
+    )
+    is_cap: float = knob(2.0, "recompute: largest importance weight of recomputed over stored; 0: no weight", low=0.0)
+    is_mode: str = knob(
+        "truncate", "recompute: weights above the cap are cut to it or masked", choices=("truncate", "mask")
+    )
     max_grad_norm: float = knob(1.0, "gradient clipping; 0 is off", low=0.0)
     weight_decay: float = knob(0.0, "AdamW's weight decay", low=0.0)
+    lora_rank: int = knob(0, "train an adapter of this rank instead of all weights (needs peft); 0: off", low=0)
+    lora_alpha: float = knob(32.0, "scale of the adapter: alpha / rank", low=0.0)
+    lora_targets: str = knob("all-linear", "comma-separated names of adapted layers; all-linear: all but the head")
+    merge: bool = knob(True, "lora: the checkpoint holds merged weights, so that any engine loads it")
     loss_length: int = knob(0, "constant length that dr_grpo divides by; 0: max_new_tokens of the rollouts", low=0)
     max_refused: int = knob(
         3, "steps with a non-finite gradient are skipped; so many of them end the round; 0: never", low=0
@@ -217,6 +258,10 @@ class TrainConfig:
     )
     gradient_checkpointing: bool = knob(False, "keep fewer activations and compute them again")
     save_every: int = knob(0, "optimizer steps between saved states of an unfinished round; 0: none", low=0)
+    subtasks: bool = knob(True, "record each rollout's share of the loss on tool names, parameter names and values")
+    stop_on_collapse: bool = knob(False, "end with an error when the collapse alarm rings")
+    track: str = knob("", "trackers to log to, comma-separated: tensorboard, wandb, trackio")
+    threads: int = knob(0, "CPU threads; 0: one for models below 20 million parameters, else torch's choice", low=0)
     seed: int = knob(0, "order of the groups", low=0)
     dtype: str = knob(
         "auto", "weights' type; `auto`: float32 on CPU, bfloat16 on GPU", choices=("auto", "float32", "bfloat16")
@@ -306,6 +351,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     arms = recipe.get("arms", {})
@@ -320,7 +367,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 def _check_tables(tables: dict[str, Any], where: str) -> None:
     for table, values in tables.items():
         _refuse_unknown(table, [*STAGES, "arms"], f"{where}: unknown table")
-        if not isinstance(values, dict):
+        if not isinstance(values, dict) or table not in STAGES:
             raise ConfigError(f"{where}: {table} must be a table, as in [{table}]")
         for key in values:
             valid = [item.name for item in dataclasses.fields(STAGES[table])]
@@ -347,6 +394,8 @@ def _checked(item: dataclasses.Field, hint: Any, value: Any) -> Any:
     if type(value) not in allowed:
         expected = " or ".join(t.__name__ for t in allowed)
         raise ConfigError(f"{item.name} = {value!r}: expected {expected}, got {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{item.name} = {value!r}: expected a finite number")
     choices, low, high = (item.metadata.get(key) for key in ("choices", "low", "high"))
     if choices and value not in choices:
         raise ConfigError(

@@ -7,12 +7,11 @@ whole. Footers carry kind, version, config and input digests: resuming needs not
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,11 @@ import polars as pl
 
 from toolsample_cli import __version__, schema
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.locks import FolderLock
 from toolsample_cli.shards import (
     FOOTER_KEY,
     Slice,
+    TornShard,
     numbered,
     read_footer,
     read_frame,
@@ -58,17 +59,22 @@ class Output:
 
     def __enter__(self) -> Output:
         self.path = Path(self.path)
+        if not self.path.name:  # `-o .`: companions are named after the folder
+            self.path = self.path.resolve()
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path}: exists and is not a folder")
-        self._take_lock()
+        self._lock = FolderLock(self.path, self._beside, self.part)
+        self._lock.take()
         try:
-            if self.overwrite:
-                self._clear()
-            else:
-                self._refuse_changes()
-            self.path.mkdir(parents=True, exist_ok=True)
+            with _as_failure(self.path):
+                self._sweep()
+                if self.overwrite:
+                    self._clear()
+                else:
+                    self._refuse_changes()
+                self.path.mkdir(parents=True, exist_ok=True)
         except BaseException:
-            self._release()
+            self._lock.release()
             raise
         return self
 
@@ -76,7 +82,7 @@ class Output:
         if kind is not None:
             with contextlib.suppress(OSError):  # only an empty folder goes: a stage that failed at once leaves nothing
                 self.path.rmdir()
-        self._release()
+        self._lock.release()
 
     @property
     def _beside(self) -> Path:
@@ -87,42 +93,49 @@ class Output:
         """Where this slice's manifest stands once it is finished."""
         return self.path.parent / f"{self.path.name}.manifest{self.part.suffix}.json"
 
-    def _take_lock(self) -> None:
-        self._beside.mkdir(parents=True, exist_ok=True)
-        self._lock = (self._beside / f"lock{self.part.suffix}").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise StageFailure(f"{self.path}: another process is writing it", hint="wait for it, or stop it") from None
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            (self._beside / f"lock{self.part.suffix}").unlink(missing_ok=True)
-            self._lock.close()
-            self._lock = None
-            with contextlib.suppress(OSError):  # another slice still works there
-                self._beside.rmdir()
-
-    def _clear(self) -> None:
-        if self.part.count == 1:
-            for manifest in self.path.parent.glob(f"{_glob_safe(self.path.name)}.manifest*.json"):
-                manifest.unlink()
-        self.manifest_path.unlink(missing_ok=True)
-        for number, file in numbered(self.path) if self.path.exists() else []:
-            if self.part.owns(number):
+    def _sweep(self) -> None:
+        """Take away half-written shards of a killed run."""
+        for file in self._beside.glob("*.parquet"):
+            if self._owns(file.name):
                 file.unlink()
 
-    def _refuse_changes(self) -> None:
-        for number, file in numbered(self.path) if self.path.exists() else []:
-            if not self.part.owns(number):
+    def _owns(self, name: str) -> bool:
+        match = re.fullmatch(r"part-(\d+)\.parquet", name)
+        return bool(match) and self.part.owns(int(match[1]))
+
+    def _standing(self) -> list[tuple[int, Path]]:
+        return numbered(self.path) if self.path.exists() else []
+
+    def _clear(self) -> None:
+        """Delete what this slice made before; never data of another kind, such as a stage's own input."""
+        mine = [file for number, file in self._standing() if self.part.owns(number)]
+        for file in mine:
+            try:
+                self._refuse_other_kind(file, read_footer(file))
+            except TornShard:
                 continue
+        self._unfinish()
+        for file in mine:
+            file.unlink()
+
+    def _unfinish(self) -> None:
+        """From now on the folder is unfinished: its manifests go before the first shard changes."""
+        self.manifest_path.unlink(missing_ok=True)
+        for manifest in self.path.parent.glob(f"{_glob_safe(self.path.name)}.manifest*.json"):
+            if self.part.count == 1 or manifest.name == f"{self.path.name}.manifest.json":
+                manifest.unlink(missing_ok=True)
+
+    def _refuse_other_kind(self, file: Path, footer: Mapping[str, Any]) -> None:
+        if footer.get("kind") != self.kind.name:
+            raise DataError(
+                f"{file}: holds {footer.get('kind', 'foreign data')}, this stage writes {self.kind.name}",
+                hint="choose another output folder",
+            )
+
+    def _refuse_changes(self) -> None:
+        for _, file in self._standing():
             footer = read_footer(file)
-            if footer.get("kind") != self.kind.name:
-                raise DataError(
-                    f"{file}: holds {footer.get('kind', 'foreign data')}, this stage writes {self.kind.name}",
-                    hint="choose another output folder",
-                )
+            self._refuse_other_kind(file, footer)
             changed = sorted(key for key in self._differing(footer) if key not in self.may_change)
             if changed:
                 changes = "; ".join(self._change(footer, key) for key in changed)
@@ -141,7 +154,7 @@ class Output:
 
     def _change(self, footer: Mapping[str, Any], key: str) -> str:
         old = {**footer.get("config", {}), **{f"input {k}": v for k, v in footer.get("inputs", {}).items()}}
-        return f"{key} was {old.get(key)!r}, now {self._identity().get(key)!r}"
+        return f"{key} was {_brief(old.get(key))}, now {_brief(self._identity().get(key))}"
 
     @staticmethod
     def name(number: int) -> str:
@@ -176,6 +189,7 @@ class Output:
             "config": dict(self.config),
             "inputs": dict(self.inputs),
         }
+        self._unfinish()
         try:
             data.select(list(self.kind.schema)).write_parquet(
                 beside,
@@ -209,12 +223,12 @@ class Output:
 
     def finish(self) -> Path:
         """Write the manifest: from now on readers take the folder as finished. Returns its path."""
-        shards = [self._written[name] for name in sorted(self._written)]
-        extra = [
-            file for number, file in numbered(self.path) if self.part.owns(number) and file.name not in self._written
-        ]
-        for file in extra:  # left from a run with more input
-            file.unlink()
+        shards = sorted(self._written.values(), key=lambda shard: int(shard["name"][5:-8]))
+        with _as_failure(self.path):
+            for number, file in self._standing():
+                if self.part.owns(number) and file.name not in self._written:
+                    file.unlink()  # left from a run with more input
+            self._unfinish()
         manifest = {
             "kind": self.kind.name,
             "schema_version": schema.VERSION,
@@ -226,8 +240,25 @@ class Output:
             "counts": dict(sorted(self.counts.items())),
             "shards": shards,
         }
-        write_json(self.manifest_path, manifest)
+        with _as_failure(self.manifest_path):
+            write_json(self.manifest_path, manifest)
         return self.manifest_path
+
+
+@contextlib.contextmanager
+def _as_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StageFailure(
+            f"{path}: could not be written: {error.strerror or error}",
+            hint="what was finished before is kept; rerun to go on",
+        ) from error
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _glob_safe(name: str) -> str:

@@ -222,12 +222,8 @@ GROUPS = Kind(
         Column("reason", STR, "why, in one word"),
         Column("last_round", I32, "round of the latest visit", low=0),
         Column("visits", I32, "rounds in which it was rolled out", low=0),
-        Column(
-            "misses", I32, "completions since the last exactly right one, over visits with the same shots", low=0
-        ),
-        Column(
-            "flat_visits", I32, "visits in a row in which all completions were exactly right, or none was", low=0
-        ),
+        Column("misses", I32, "completions since the last exactly right one, over visits with the same shots", low=0),
+        Column("flat_visits", I32, "visits in a row in which all completions were exactly right, or none was", low=0),
     ),
     ("slot_id",),
 )
@@ -322,7 +318,17 @@ def frame(kind: Kind, rows: list[dict] | dict[str, list]) -> pl.DataFrame:
     """Rows (or columns) as a frame of this kind, dtypes forced, columns in order; missing columns are null."""
     if isinstance(rows, list):
         rows = {column.name: [row.get(column.name) for row in rows] for column in kind.columns}
-    return pl.DataFrame(rows, schema=kind.schema, strict=True)
+    try:
+        return pl.DataFrame(rows, schema=kind.schema, strict=True)
+    except UnicodeEncodeError:  # a lone surrogate, as in a model's "\\ud800": no column can hold it
+        whole = {name: [_whole(value) for value in values] for name, values in rows.items()}
+        return pl.DataFrame(whole, schema=kind.schema, strict=True)
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return [_whole(item) for item in value] if isinstance(value, list) else value
 
 
 def check(kind: Kind, data: pl.DataFrame, where: str) -> pl.DataFrame:

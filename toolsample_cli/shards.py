@@ -25,6 +25,10 @@ from toolsample_cli.errors import ConfigError, DataError
 FOOTER_KEY = "toolsample"
 
 
+class TornShard(DataError):
+    """A file that is not a whole Parquet file."""
+
+
 @dataclass(frozen=True)
 class Slice:
     """Part `index` of `count` equal parts of a stage's shards (`--shard 0/3`)."""
@@ -126,14 +130,20 @@ def read_footer(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
-        raise DataError(f"{path}: 0 bytes, the shard was lost", hint="delete it and rerun the stage that wrote it")
+        raise TornShard(f"{path}: 0 bytes, the shard was lost", hint="delete it and rerun the stage that wrote it")
     try:
         metadata = pl.read_parquet_metadata(path)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(
+        raise TornShard(
             f"{path}: not a whole Parquet file: {error}", hint="delete it and rerun the stage that wrote it"
         ) from None
-    return json.loads(metadata.get(FOOTER_KEY, "{}"))
+    try:
+        footer = json.loads(metadata.get(FOOTER_KEY, "{}"))
+    except ValueError:
+        footer = None
+    if not isinstance(footer, dict):
+        raise DataError(f"{path}: its lineage record is not JSON")
+    return footer
 
 
 def open_folder(path: Path, kind: schema.Kind) -> Folder:
@@ -154,17 +164,7 @@ def open_folder(path: Path, kind: schema.Kind) -> Folder:
         footer = read_footer(file)
         if footer.get("kind", kind.name) != kind.name:
             raise DataError(f"{file}: holds {footer['kind']}, expected {kind.name}")
-        entry = known.get(file.name)
-        if entry and entry["bytes"] == file.stat().st_size:
-            shards.append(Shard(file, number, entry["rows"], entry["sha256"]))
-        elif entry:
-            raise DataError(
-                f"{file}: {file.stat().st_size} bytes, its manifest says {entry['bytes']}",
-                hint="rerun the stage that wrote it",
-            )
-        else:
-            rows = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
-            shards.append(Shard(file, number, rows, sha256(file)))
+        shards.append(_shard(number, file, known, bool(manifests)))
     if not shards and not manifests:
         raise DataError(f"{path}: no shards in it", hint=f"expected a folder of {kind.name} shards")
     counts: Counter[str] = Counter()
@@ -174,41 +174,74 @@ def open_folder(path: Path, kind: schema.Kind) -> Folder:
     return Folder(path, kind, tuple(shards), config, dict(counts))
 
 
+def _shard(number: int, file: Path, known: dict[str, dict[str, Any]], listed: bool) -> Shard:
+    entry, size = known.get(file.name), file.stat().st_size
+    if entry is None and listed:
+        raise DataError(f"{file}: not named in the manifest beside its folder", hint="rerun the stage, or move it away")
+    if entry is None:
+        rows = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
+        return Shard(file, number, rows, sha256(file))
+    if entry["bytes"] != size:
+        raise DataError(
+            f"{file}: {size} bytes, its manifest says {entry['bytes']}", hint="rerun the stage that wrote it"
+        )
+    return Shard(file, number, entry["rows"], entry["sha256"])
+
+
 def numbered(path: Path) -> list[tuple[int, Path]]:
     """(number, file) of every shard, by number; a foreign file is an error, a hidden one is not a shard."""
     if path.is_file():
         return [(0, path)]
-    found = []
+    found: dict[int, Path] = {}
     for file in path.iterdir():
         if file.name.startswith((".", "_")):
             continue
-        match = re.fullmatch(r".*?(\d+)\.parquet", file.name)
+        match = re.fullmatch(r".*?(\d+)(?:-of-\d+)?\.parquet", file.name)
         if not match or not file.is_file():
             raise DataError(
                 f"{file}: does not belong in a folder of shards",
                 hint="move it away; shards are named part-00000.parquet",
             )
-        found.append((int(match[1]), file))
-    return sorted(found)
+        number = int(match[1])
+        if number in found:
+            raise DataError(f"{file}: has the same number as {found[number].name}", hint="move one of them away")
+        found[number] = file
+    return sorted(found.items())
 
 
 def _manifests(path: Path) -> list[dict[str, Any]]:
+    """The manifest of the whole folder, or those of all its slices. DataError when some are missing or disagree."""
     whole = path.parent / f"{path.name}.manifest.json"
+    if whole.exists():
+        return [_read_manifest(whole)]
     pattern = re.compile(re.escape(path.name) + r"\.manifest-(\d+)-of-(\d+)\.json")
-    parts = sorted(file for file in path.parent.iterdir() if pattern.fullmatch(file.name))
-    manifests = []
-    for file in [whole] if whole.exists() else parts:
-        try:
-            manifests.append(json.loads(file.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise DataError(f"{file}: not valid JSON: {error}") from None
-    if not whole.exists() and parts:
-        count = int(pattern.fullmatch(parts[0].name)[2])
-        if len(parts) != count:
-            raise DataError(
-                f"{path}: only {len(parts)} of {count} slices are finished", hint="run the missing --shard i/n first"
-            )
+    parts = [(match, file) for file in path.parent.iterdir() if (match := pattern.fullmatch(file.name))]
+    counts = sorted({int(match[2]) for match, _ in parts})
+    if len(counts) > 1:
+        raise DataError(
+            f"{path}: slices of {' and of '.join(map(str, counts))}",
+            hint="rerun it with one --shard count, --overwrite",
+        )
+    if parts and len(parts) != counts[0]:
+        raise DataError(
+            f"{path}: only {len(parts)} of {counts[0]} slices are finished", hint="run the missing --shard i/n first"
+        )
+    manifests = [_read_manifest(file) for match, file in sorted(parts, key=lambda part: int(part[0][1]))]
+    for manifest in manifests[1:]:
+        for name in ("config", "inputs"):
+            if manifest.get(name) != manifests[0].get(name):
+                raise DataError(f"{path}: its slices were made with different {name}", hint="rerun it with --overwrite")
     return manifests
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: not valid JSON: {error}") from None
+    if not isinstance(manifest, dict) or not {"kind", "config", "counts", "shards"} <= manifest.keys():
+        raise DataError(f"{file}: not a manifest", hint="move it away and rerun the stage")
+    return manifest
 
 
 def _refuse_unfinished(
@@ -232,18 +265,10 @@ def _refuse_unfinished(
 
 def sha256(path: Path) -> str:
     """Hex digest of a file's bytes."""
-    with path.open("rb") as handle:
-        return (
-            hashlib.file_digest(handle, "sha256").hexdigest()
-            if hasattr(hashlib, "file_digest")
-            else _slow_sha256(handle)
-        )
-
-
-def _slow_sha256(handle: Any) -> str:  # Python 3.10
     state = hashlib.sha256()
-    while block := handle.read(1 << 20):
-        state.update(block)
+    with path.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            state.update(block)
     return state.hexdigest()
 
 
