@@ -118,7 +118,7 @@ class TestBadInput:
     def test_scores_of_two_rounds(self, tmp_path):
         frame = pl.concat([score_frame({"a": [RIGHT]}), score_frame({"b": [RIGHT]}, round=1)])
         source = write(schema.SCORES, tmp_path / "scores", [frame])
-        with pytest.raises(DataError, match="found rounds 0, 1"):
+        with pytest.raises(DataError, match=r"\(task b\): scores of round 1 beside round 0"):
             run(source, None, tmp_path / "g", NOW, Options())
 
     def test_history_of_the_same_round(self, tmp_path):

@@ -26,6 +26,9 @@ WEIGHTED = ("name", "key", "value")
 STAGES = COMPONENTS
 """Order of `weighting = stage`: a sub-task is rewarded once its stage is reached."""
 
+LAG_FLOOR = 0.05
+"""Smallest factor of `weighting = sample`, so that no task starves."""
+
 EVEN = {name: 1.0 for name in WEIGHTED}
 
 
@@ -157,7 +160,7 @@ def advance(state: State, measured: Mapping[str, float], config: CurriculumConfi
 
 
 def lag(mastery: Mapping[str, float]) -> pl.Expr:
-    """`weighting = sample`: sum_k (1 - m_k)(1 - s_ik) over sum_k (1 - m_k), in [0, 1], to multiply the importance.
+    """`weighting = sample`: sum_k (1 - m_k)(1 - s_ik) over sum_k (1 - m_k), in [0.05, 1], to multiply the importance.
 
     s_ik is the group's mean of sub-task k; a sub-task it lacks counts as mastered, a task without a scored
     rollout counts 1, as one never visited.
@@ -167,7 +170,8 @@ def lag(mastery: Mapping[str, float]) -> pl.Expr:
     if total <= 0:
         return pl.lit(1.0)
     terms = [share * (1 - pl.col(f"{name}_mean")).fill_null(0.0) for name, share in open_.items()]
-    return pl.when(pl.col("n") > 0).then(pl.sum_horizontal(terms) / total).otherwise(1.0)
+    share = (pl.sum_horizontal(terms) / total).clip(LAG_FLOOR)
+    return pl.when(pl.col("n") > 0).then(share).otherwise(1.0)
 
 
 def batch(scores: pl.DataFrame, weights: Mapping[str, float], bonus: float) -> pl.DataFrame:

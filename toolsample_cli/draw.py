@@ -99,7 +99,35 @@ class Mix:
         return quotas
 
 
+ORDER = ("first", "time", "task_id")
 FREE = ""  # the stratum of everything without a share of its own
+
+
+@dataclass
+class Pool:
+    """The `size` best candidates of a stream: `best` in order, then `newer` ones that may still be among them."""
+
+    size: int
+    best: pl.DataFrame | None = None
+    newer: list[pl.DataFrame] = field(default_factory=list)
+
+    def offer(self, frame: pl.DataFrame) -> None:
+        """Take in candidates; most of a long stream ends at the first comparison."""
+        if self.best is not None and self.best.height == self.size:
+            last = self.best.row(-1, named=True)
+            level, early = pl.col("first") == last["first"], pl.col("time") <= last["time"]
+            frame = frame.filter((pl.col("first") < last["first"]) | (level & early))
+        self.newer.append(frame)
+        if sum(part.height for part in self.newer) >= self.size:
+            self.settle()
+
+    def settle(self) -> pl.DataFrame:
+        """The best so far, in order."""
+        parts = [*([] if self.best is None else [self.best]), *self.newer]
+        columns = parts[0].columns
+        self.best = pl.concat([part.select(columns) for part in parts]).sort(*ORDER).head(self.size)
+        self.newer = []
+        return self.best
 
 
 @dataclass
@@ -112,27 +140,16 @@ class Draw:
 
     size: int
     mix: Mix | None = None
-    _pools: dict[str, pl.DataFrame] = field(default_factory=dict)
+    _pools: dict[str, Pool] = field(default_factory=dict)
 
     def offer(self, candidates: pl.DataFrame) -> None:
         """Take in candidates with task_id, first, time and, when there is a mix, its column."""
         if self.size <= 0:
             return
-        if self.mix is None:
-            self._keep(FREE, candidates)
-            return
-        for (value,), frame in candidates.group_by(self.mix.column, maintain_order=True):
-            self._keep(value if value in self.mix.shares else FREE, frame)
-
-    def _keep(self, stratum: str, frame: pl.DataFrame) -> None:
-        pool = self._pools.get(stratum)
-        if pool is not None:
-            if pool.height == self.size:  # most of a long stream ends here
-                last = pool.row(-1, named=True)
-                behind = pl.col("first") > last["first"]
-                frame = frame.filter(~behind & ((pl.col("first") < last["first"]) | (pl.col("time") <= last["time"])))
-            frame = pl.concat([pool, frame.select(pool.columns)])
-        self._pools[stratum] = frame.sort("first", "time", "task_id").head(self.size)
+        parts = candidates.group_by(self.mix.column, maintain_order=True) if self.mix else [((FREE,), candidates)]
+        for (value,), frame in parts:
+            stratum = value if self.mix and value in self.mix.shares else FREE
+            self._pools.setdefault(stratum, Pool(self.size)).offer(frame)
 
     def result(self) -> pl.DataFrame:
         """The drawn candidates, best first: the quota of each stratum, then the best of what is left.
@@ -140,13 +157,12 @@ class Draw:
         A stratum with fewer tasks than its quota leaves the rest to the others; a corpus with fewer than `size`
         tasks is drawn whole.
         """
-        if not self._pools:
+        pools = {name: pool.settle() for name, pool in sorted(self._pools.items())}
+        if not pools:
             return pl.DataFrame(schema={"task_id": pl.String, "first": pl.Float64, "time": pl.Float64})
         quotas = self.mix.quotas(self.size) if self.mix else {}
-        names = sorted(self._pools)
-        chosen = [self._pools[name].head(quotas[name]) for name in names if name in quotas]
-        rest = [self._pools[name].slice(quotas.get(name, 0)) for name in names]
+        chosen = [pool.head(quotas[name]) for name, pool in pools.items() if name in quotas]
         taken = sum(frame.height for frame in chosen)
-        order = ("first", "time", "task_id")
-        chosen.append(pl.concat(rest).sort(*order).head(self.size - taken))
-        return pl.concat(chosen).sort(*order)
+        rest = pl.concat([pool.slice(quotas.get(name, 0)) for name, pool in pools.items()])
+        chosen.append(rest.sort(*ORDER).head(self.size - taken))
+        return pl.concat(chosen).sort(*ORDER)

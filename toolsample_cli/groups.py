@@ -6,6 +6,9 @@ Variance is the population variance (ddof 0) everywhere, the same as in the adva
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import polars as pl
 
 from toolsample_cli import schema
@@ -16,6 +19,12 @@ COLUMNS = [
     *(name for component in schema.COMPONENTS for name in (component, f"{component}_max")),
 ]
 """Columns of `scores` that the statistics need."""
+
+CONSTANT = [
+    *("task_id", "slot_id", "shots", "source", "category", "round", "reward_min", "reward_max"),
+    *(f"{component}_max" for component in schema.COMPONENTS),
+]
+"""Columns that all rows of a group share."""
 
 PRIOR = ["slot_id", "shots", "visits", "misses", "flat_visits", "last_round"]
 """Columns of an earlier `groups` row that the next visit builds on."""
@@ -29,29 +38,88 @@ STATISTICS = [
 
 
 def statistics(scores: pl.DataFrame) -> pl.DataFrame:
-    """Scores of whole groups (any order, `COLUMNS`) -> one row a task, in order of first appearance.
+    """Scores of whole groups (`COLUMNS`) -> one row a task, in order of first appearance.
 
     Columns: `STATISTICS` and `round`. Component statistics are of component / component_max, in [0, 1], and
     null where the task has no such component (no gold call, or calls without parameters).
     Raises DataError when two forms of one task (zero-shot and few-shot) were rolled out in the same round.
     """
-    components = [_ratio(name) for name in schema.COMPONENTS]
-    constant = ("slot_id", "shots", "source", "category", "round", "reward_min", "reward_max")
-    groups = (
-        scores.lazy()
-        .with_columns(components)
-        .group_by("task_id", maintain_order=True)
-        .agg(
-            *(pl.col(name).first() for name in constant),
-            pl.col("reward").count().cast(pl.Int32).alias("n"),
-            pl.col("reward").null_count().cast(pl.Int32).alias("n_error"),
-            (pl.col("exact") & pl.col("reward").is_not_null()).sum().cast(pl.Int32).alias("n_exact"),
-            *_moments("reward"),
-            *(moment for name in schema.COMPONENTS for moment in _moments(name)),
-        )
-        .select(*STATISTICS, "round")
-        .collect()
-    )
+    runs = Runs.of(scores["task_id"])
+    heads = scores.select(CONSTANT)[runs.starts]
+    if heads["task_id"].is_duplicated().any():  # rows of a task lie apart: not a shard of ours, but harmless
+        first = pl.int_range(pl.len()).min().over("task_id")
+        return statistics(scores.sort(first, maintain_order=True))
+    scored = scores["reward"].is_not_null().to_numpy()
+    n = runs.count(scored)
+    columns = {
+        "n": n,
+        "n_error": (runs.sizes - n).astype(np.int32),
+        "n_exact": runs.count(scores["exact"].fill_null(False).to_numpy() & scored),
+    }
+    for name in ("reward", *schema.COMPONENTS):
+        # an errored rollout may carry zeros; only a scored one counts
+        values = np.where(scored, scores[name].to_numpy(), np.nan)
+        columns[f"{name}_mean"], columns[f"{name}_var"] = runs.moments(values)
+    groups = heads.with_columns(pl.Series(name, values, nan_to_null=True) for name, values in columns.items())
+    groups = groups.with_columns(scaled for name in schema.COMPONENTS for scaled in _scaled(name))
+    _refuse_two_forms(groups)
+    return groups.select(*STATISTICS, "round")
+
+
+def _scaled(name: str) -> tuple[pl.Expr, pl.Expr]:
+    # all samples of a task share the maximum, so that scaling can wait until there is one row a task
+    most, mean, var = pl.col(f"{name}_max"), pl.col(f"{name}_mean"), pl.col(f"{name}_var")
+    return pl.when(most > 0).then((mean / most).clip(0.0, 1.0)), pl.when(most > 0).then(var / (most * most))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows of equal id that stand together: first row and length of each run, in order."""
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    lengths: np.ndarray  # the different sizes there are
+
+    @classmethod
+    def of(cls, ids: pl.Series) -> Runs:
+        """The runs of a column."""
+        starts = (ids != ids.shift()).fill_null(True).arg_true().to_numpy()
+        sizes = np.diff(starts, append=len(ids))
+        return cls(starts, sizes, np.unique(sizes))
+
+    def count(self, marks: np.ndarray) -> np.ndarray:
+        """True values in each run, int32."""
+        return np.add.reduceat(marks, self.starts, dtype=np.int32) if len(self.starts) else np.empty(0, np.int32)
+
+    def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and population variance of each run, NaN values left out; NaN below one and two values.
+
+        Runs of one length are columns of a matrix, so that every step is one pass over contiguous memory.
+        """
+        mean, variance = np.full((2, len(self.starts)), np.nan)
+        for size in self.lengths:
+            alike = self.sizes == size
+            if len(self.lengths) == 1:
+                mean, variance = _columns(np.ascontiguousarray(values.reshape(-1, size).T))
+            else:
+                rows = self.starts[alike] + np.arange(size)[:, None]
+                mean[alike], variance[alike] = _columns(values[rows])
+        return mean, variance
+
+
+def _columns(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    known = ~np.isnan(matrix)
+    count = known.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, matrix, 0.0).sum(axis=0) / count
+        gap = np.where(known, matrix - mean, 0.0)
+        variance = np.where(count > 1, np.square(gap, out=gap).sum(axis=0) / count, np.nan)
+    # equal values can leave a variance of rounding errors, and "flat" must mean exactly 0
+    flat = np.fmax.reduce(matrix) == np.fmin.reduce(matrix)
+    return mean, np.where(flat & (count > 1), 0.0, variance)
+
+
+def _refuse_two_forms(groups: pl.DataFrame) -> None:
     doubled = groups.filter(pl.col("slot_id").is_duplicated())
     if doubled.height:
         slot = doubled["slot_id"][0]
@@ -60,20 +128,6 @@ def statistics(scores: pl.DataFrame) -> pl.DataFrame:
             f"task {slot}: two forms in one round: {forms}",
             hint="a few-shot form takes the place of its zero-shot task; roll out one of them",
         )
-    return groups
-
-
-def _ratio(name: str) -> pl.Expr:
-    # errored rollouts may carry a zero component; only a scored one counts
-    usable = (pl.col(f"{name}_max") > 0) & pl.col("reward").is_not_null()
-    return pl.when(usable).then((pl.col(name) / pl.col(f"{name}_max")).clip(0.0, 1.0)).alias(name)
-
-
-def _moments(name: str) -> tuple[pl.Expr, pl.Expr]:
-    value = pl.col(name)
-    # equal values can leave a variance of rounding errors, and "flat" must mean exactly 0
-    spread = pl.when(value.max() == value.min()).then(0.0).otherwise(value.var(ddof=0))
-    return value.mean().alias(f"{name}_mean"), pl.when(value.count() > 1).then(spread).alias(f"{name}_var")
 
 
 def visited(groups: pl.DataFrame, prior: pl.DataFrame | None) -> pl.DataFrame:

@@ -22,8 +22,9 @@ from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
 from toolsample_cli.shards import Folder, open_folder, write_json
 from toolsample_cli.stages.common import Account, Options
+from toolsample_cli.stages.corpus import Corpus, refuse_test
 from toolsample_cli.stages.demonstrations import Sources
-from toolsample_cli.stages.drawing import Corpus, next_tasks
+from toolsample_cli.stages.drawing import next_tasks
 
 DEAD_ROUNDS = 3
 """From so many rounds in a row without a kept group on, the error says what to change."""
@@ -55,7 +56,7 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     curriculum.check(config)
     mix = Mix.parse(config.mix)
     _refuse_flags(paths, options)
-    corpus = Corpus.open(paths.corpus, options, mix)
+    corpus = Corpus.open(paths.corpus, options)
     groups = open_folder(paths.groups, schema.GROUPS) if paths.groups else None
     scores = open_folder(paths.scores, schema.SCORES) if paths.scores else None
     rollouts = open_folder(paths.rollouts, schema.ROLLOUTS) if paths.rollouts else None
@@ -103,7 +104,7 @@ def _refuse_flags(paths: Paths, options: Options) -> None:
 
 def _refuse_test(tasks: Folder) -> None:
     for shard, frame in tasks.frames(["task_id", "split"]):
-        Corpus.refuse_test(shard.path, frame)
+        refuse_test(shard.path, frame)
 
 
 def read_state(path: Path, corpus: Corpus) -> State:

@@ -6,9 +6,12 @@ were not visited, spread by a hash of the slot so that their number depends on t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -21,11 +24,16 @@ from toolsample_cli.output import Output
 from toolsample_cli.selection import METHODS, Standing, decide
 from toolsample_cli.selection.facts import round_facts
 from toolsample_cli.selection.standing import Round
-from toolsample_cli.shards import Folder, open_folder
+from toolsample_cli.shards import Folder, Shard, open_folder
 from toolsample_cli.stages.common import Account, Options
 
 CARRY_ROWS = 1_000_000
 """Carried groups in one shard: about 50 MB."""
+
+AHEAD = 2
+"""Shards read and decided while one is being written; memory holds one more than that."""
+
+T = TypeVar("T")
 
 NARROW = ["slot_id", "n", "n_exact", "reward_mean", "reward_var", "reward_min", "reward_max"]
 
@@ -89,7 +97,7 @@ def _prepare(scores: Folder, history: Folder | None, config: FilterConfig, optio
     seen, prior = pl.Series("slot_id", [], dtype=pl.String), None
     if history or moving or options.limit is not None or options.ids is not None:
         table = pl.concat(
-            [found.select(NARROW) for _, found in _statistics(scores, options, whole=True)]
+            list(_ahead(lambda shard: _statistics(scores, shard, options).select(NARROW), scores.shards))
             or [pl.DataFrame(schema={name: schema.GROUPS.schema[name] for name in NARROW})]
         )
         facts = round_facts(table, config)
@@ -108,14 +116,11 @@ def _prepare(scores: Folder, history: Folder | None, config: FilterConfig, optio
 
 
 def _round(scores: Folder) -> int:
-    rounds = {int(r) for _, frame in scores.frames(["round"]) for r in frame["round"].unique()}
-    if len(rounds) != 1:
-        found = ", ".join(map(str, sorted(rounds))) or "none, it has no rows"
-        raise DataError(
-            f"{scores.path}: scores of one round expected, found rounds {found}",
-            hint="filter works round by round; give the groups of earlier rounds as --history",
-        )
-    return rounds.pop()
+    for shard in scores.shards:
+        first = pl.scan_parquet(shard.path, glob=False, hive_partitioning=False).select("round").head(1).collect()
+        if first.height:
+            return int(first["round"][0])
+    raise DataError(f"{scores.path}: no scores in it, so there is nothing to filter")
 
 
 def _plain_mean(scores: Folder) -> list[float]:
@@ -136,17 +141,42 @@ def _refuse_repeated(folder: Folder, slots: pl.Series) -> None:
 
 
 def _write_visited(work: Work, output: Output, account: Account) -> None:
-    for number, found in _statistics(work.scores, work.options):
-        decided = decide(groups.visited(found, work.prior), work.config, work.standing, work.round)
+    def decided(shard: Shard) -> tuple[int, pl.DataFrame]:
+        found = _statistics(work.scores, shard, work.options)
+        _refuse_rounds(shard, found, work.round)
+        return shard.number, decide(groups.visited(found, work.prior), work.config, work.standing, work.round)
+
+    for number, frame in _ahead(decided, [s for s in work.scores.shards if work.options.part.owns(s.number)]):
         if not output.done(number):
-            output.write(number, decided)
-        account.rows_in += int(found["n"].sum() + found["n_error"].sum())
-        account.rows_out += decided.height
-        for row in decided.group_by("keep", "reason").len().sort("reason").iter_rows(named=True):
+            output.write(number, frame)
+        account.rows_in += int(frame["n"].sum() + frame["n_error"].sum())
+        account.rows_out += frame.height
+        for row in frame.group_by("keep", "reason").len().sort("reason").iter_rows(named=True):
             output.counts[f"{'kept' if row['keep'] else 'dropped'} {row['reason']}"] += row["len"]
             if not row["keep"]:
                 account.dropped[row["reason"]] = account.dropped.get(row["reason"], 0) + row["len"]
-        work.options.tick(decided.height)
+        work.options.tick(frame.height)
+
+
+def _ahead(function: Callable[[Shard], T], shards: Sequence[Shard]) -> Iterator[T]:
+    """Results in order, computed at most AHEAD shards ahead: numpy and polars use the other cores meanwhile."""
+    with ThreadPoolExecutor(AHEAD) as pool:
+        waiting: deque[Future[T]] = deque()
+        for shard in shards:
+            waiting.append(pool.submit(function, shard))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _refuse_rounds(shard: Shard, found: pl.DataFrame, round: int) -> None:
+    other = found.filter(pl.col("round") != round)
+    if other.height:
+        raise DataError(
+            f"{shard.path} (task {other['task_id'][0]}): scores of round {other['round'][0]} beside round {round}",
+            hint="filter works round by round; give the groups of earlier rounds as --history",
+        )
 
 
 def _write_carried(work: Work, output: Output, account: Account) -> None:
@@ -180,13 +210,9 @@ def _refuse_later(history: Folder, frame: pl.DataFrame, round: int) -> None:
         )
 
 
-def _statistics(scores: Folder, options: Options, whole: bool = False) -> Iterator[tuple[int, pl.DataFrame]]:
-    """(shard number, statistics) of this slice's shards, or of all of them."""
+def _statistics(scores: Folder, shard: Shard, options: Options) -> pl.DataFrame:
+    found = groups.statistics(scores.read(shard, groups.COLUMNS))
     wanted = options.wanted_ids()
-    for shard in scores.shards:
-        if not whole and not options.part.owns(shard.number):
-            continue
-        found = groups.statistics(scores.read(shard, groups.COLUMNS))
-        if wanted is not None:
-            found = found.filter(pl.col("task_id").is_in(list(wanted)) | pl.col("slot_id").is_in(list(wanted)))
-        yield shard.number, found if options.limit is None else found.head(options.limit)
+    if wanted is not None:
+        found = found.filter(pl.col("task_id").is_in(list(wanted)) | pl.col("slot_id").is_in(list(wanted)))
+    return found if options.limit is None else found.head(options.limit)
