@@ -6,6 +6,8 @@ type loses or invents keys. Readers pass these dtypes explicitly; `check` says w
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 
 import polars as pl
@@ -343,9 +345,10 @@ def check(kind: Kind, data: pl.DataFrame, where: str) -> pl.DataFrame:
             ]
         )
         raise DataError(f"{where}: not a {kind.name} shard: {wrong}")
+    found = data.schema
     for column in kind.columns:
-        if data.schema[column.name] != column.dtype:
-            raise DataError(f"{where}: column {column.name} is {data.schema[column.name]}, expected {column.dtype}")
+        if found[column.name] != column.dtype:
+            raise DataError(f"{where}: column {column.name} is {found[column.name]}, expected {column.dtype}")
     faults = {c.name: _fault(c) for c in kind.columns}
     counts = data.select([fault.sum().alias(name) for name, fault in faults.items()]).row(0, named=True)
     for column in kind.columns:
@@ -358,15 +361,16 @@ def check(kind: Kind, data: pl.DataFrame, where: str) -> pl.DataFrame:
 
 
 def _fault(column: Column) -> pl.Expr:
+    # a comparison with null is null, which neither `sum` nor `filter` counts
     value = pl.col(column.name)
-    fault = pl.lit(False) if column.null else value.is_null()
+    faults = [] if column.null else [value.is_null()]
     if column.low is not None:
-        fault = fault | (value < column.low).fill_null(False)
+        faults.append(value < column.low)
     if column.high is not None:
-        fault = fault | (value > column.high).fill_null(False)
+        faults.append(value > column.high)
     if column.dtype == F64:
-        fault = fault | value.is_nan().fill_null(False)
-    return fault
+        faults.append(value.is_nan())
+    return functools.reduce(operator.or_, faults, pl.lit(False)) if len(faults) != 1 else faults[0]
 
 
 def _rule(column: Column) -> str:
