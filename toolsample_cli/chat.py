@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ def _may_be_hub_id(name: str) -> bool:
     return name.count("/") <= 1 and not name.startswith(("/", ".", "~"))
 
 
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt before its template: turns, tools to go through the template (or [] ), the protocol of the answer."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    protocol: str
+
+
 class Chat:
     """One tokenizer with its chat template. Ids are plain lists of ints; nothing here needs torch.
 
@@ -79,25 +89,17 @@ class Chat:
 
         Raises DataError when the row's JSON is broken or the template refuses its messages.
         """
-        where = f"task {task.get('task_id', '?')}"
-        try:
-            messages = json.loads(task["messages_json"])
-            demos = json.loads(task.get("demos_json") or "[]")
-            tools = json.loads(task.get("tools_json") or "[]")
-        except ValueError as error:
-            raise DataError(f"{where}: messages, tools or demonstrations are not valid JSON: {error}") from None
-        turns = [turn for demo in demos for turn in demo["messages"]]
-        messages = [_for_template(turn, where) for turn in _before_request(messages, turns)]
-        if self.self_examples:
-            messages = _with_system(messages, SELF_EXAMPLES)
-        if not tools_in_template(task["protocol"]):
-            tools = []
-        elif tools and not self.template_shows_tools:
+        talk = conversation(task, self_examples=self.self_examples)
+        if talk.tools and not self.template_shows_tools:
             raise ConfigError(
                 "the model's chat template leaves the tools out, so the model would never see them",
                 hint="use a model whose template renders tools, or a protocol that writes them into the prompt (rlla)",
             )
-        return self._render(messages, tools, where)
+        return self._render(talk.messages, talk.tools, f"task {task.get('task_id', '?')}")
+
+    def render(self, messages: list[dict[str, Any]]) -> str:
+        """Turns without tools as a prompt."""
+        return self._render(messages, [], "messages")
 
     def prompt_ids(self, task: Mapping[str, Any]) -> list[int]:
         """`prompt_text` as token ids: what is sent to an engine and stored."""
@@ -171,6 +173,22 @@ class Chat:
             )
         except (TemplateError, UndefinedError, TypeError) as error:
             raise DataError(f"{where}: the model's chat template refuses these messages: {error}") from error
+
+
+def conversation(task: Mapping[str, Any], *, self_examples: bool = False) -> Conversation:
+    """A row of tasks as turns and offered tools, before any template. Raises DataError when its JSON is broken."""
+    where = f"task {task.get('task_id', '?')}"
+    try:
+        messages = json.loads(task["messages_json"])
+        demos = json.loads(task.get("demos_json") or "[]")
+        tools = json.loads(task.get("tools_json") or "[]")
+    except ValueError as error:
+        raise DataError(f"{where}: messages, tools or demonstrations are not valid JSON: {error}") from None
+    turns = [turn for demo in demos for turn in demo["messages"]]
+    messages = [_for_template(turn, where) for turn in _before_request(messages, turns)]
+    if self_examples:
+        messages = _with_system(messages, SELF_EXAMPLES)
+    return Conversation(messages, tools if tools_in_template(task["protocol"]) else [], task["protocol"])
 
 
 def tools_in_template(protocol: str) -> bool:

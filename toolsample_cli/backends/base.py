@@ -32,7 +32,7 @@ class Request:
     """One completion that is wanted. Requests of one task share `key` and `prompt_ids` and stand side by side.
 
     `seed` is 63 bits, from `rollout_seed`. `reference` is the task's gold answer as text, which only the replay
-    engine looks at.
+    engine looks at; `conversation` a `chat.Conversation`, which only engines with `wants_conversation` need.
     """
 
     key: str
@@ -40,6 +40,7 @@ class Request:
     sample: int
     seed: int
     reference: str | None = None
+    conversation: Any = None
 
 
 @dataclass(frozen=True)

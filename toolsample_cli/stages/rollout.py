@@ -16,7 +16,7 @@ import polars as pl
 
 from toolsample_cli import schema
 from toolsample_cli.backends import Completion, Request, Sampling, open_backend, rollout_seed
-from toolsample_cli.chat import Chat
+from toolsample_cli.chat import Chat, conversation
 from toolsample_cli.config import RolloutConfig, as_record, digest
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
@@ -26,7 +26,7 @@ from toolsample_cli.stages.spool import Spool
 
 COLUMNS = ["task_id", "protocol", "messages_json", "tools_json", "demos_json", "gold_text"]
 TOO_LONG = "prompt_too_long"
-FREE = ("n", "concurrency", "retries", "timeout")
+FREE = ("n", "base_url", "api_key_env", "concurrency", "retries", "timeout")
 """Settings that may change between runs into one folder: they do not touch rows that are there."""
 
 
@@ -167,13 +167,15 @@ class _Work:
     def _make(self, number: int, rows: list[dict[str, Any]], have: set[tuple[str, int]]) -> pl.DataFrame:
         prompts, faults = self._prompts(rows)
         requests, done = [], {}
+        talks = getattr(self.backend, "wants_conversation", False)
         for row, prompt, fault in zip(rows, prompts, faults, strict=True):
             for sample in range(self.config.n):
                 key = (row["task_id"], sample)
                 if key in have:
                     continue
                 seed = rollout_seed(self.config.seed, row["task_id"], self.config.round, sample)
-                requests.append(Request(row["task_id"], prompt, sample, seed, row["gold_text"]))
+                talk = conversation(row, self_examples=self.config.self_examples) if talks and not fault else None
+                requests.append(Request(row["task_id"], prompt, sample, seed, row["gold_text"], talk))
                 if fault:
                     done[key] = Completion(*key, error=fault)
         todo = [r for r in requests if (r.key, r.sample) not in done]
