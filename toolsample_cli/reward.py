@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from toolsample_cli.config import ConfigError, ScoreConfig, nearest
@@ -73,16 +72,19 @@ class Scored:
     reward_max: float
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @cached_property
-    def columns(self) -> dict[str, Any]:
-        """The row's columns, without those copied from rollout and task."""
-        row = {name: getattr(self, name) for name in SCORED_COLUMNS[:-2]}
-        return {**row, "calls_json": calls_json(self.calls), "extra_json": canonical(dict(self.extra))}
-
-    @cached_property
+    @property
     def cells(self) -> tuple:
-        """The values of `columns`, in the order of SCORED_COLUMNS."""
-        return tuple(self.columns[name] for name in SCORED_COLUMNS)
+        """The row's values in the order of SCORED_COLUMNS, without those copied from rollout and task."""
+        return (
+            self.parse_status, self.format, self.name, self.key, self.value, self.format_max, self.name_max,
+            self.key_max, self.value_max, self.exact, self.schema_valid, self.self_example, self.reward,
+            self.reward_min, self.reward_max, calls_json(self.calls), canonical(self.extra) if self.extra else "{}",
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The same by name."""
+        return dict(zip(SCORED_COLUMNS, self.cells, strict=True))
 
 
 SCORED_COLUMNS = (
@@ -120,6 +122,7 @@ class Scorer:
     """Scores completions of one task. Answers that differ only in a plain thought are judged once."""
 
     CACHE = 4096
+    """Answers kept for one task."""
 
     def __init__(self, gold: Gold, protocol: str, rules: Rules, tools: Toolbox, category: str = "") -> None:
         self.gold, self.rules, self.tools, self.category = gold, rules, tools, category
@@ -127,23 +130,27 @@ class Scorer:
         self._judges = "free_response" in rules.lifted
         self.bounds = (-3.0, 4.0) if gold.calls or self._judges else (0.0, 1.0)
         self.maxima = gold.maxima if gold.calls else ((1.0, 0.0, 0.0) if self._judges else (None, None, None))
-        self._kept: dict[tuple[str, bool], Scored] = {}
+        self._most = sum(gold.maxima)
+        self._kept: dict[tuple[str, bool], tuple] = {}
         self._keeps = not rules.extras and not rules.components
+
+    def row(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> tuple:
+        """The cells of one completion's score, remembered by the answer behind a plain thought."""
+        cut = finish_reason == "length"
+        start = text.find("<", 1) if text.startswith("<think>") else 0
+        if not self._keeps or not (start == 0 or text.startswith("</think>", start)):
+            return self._judge(text, cut, tokens).cells
+        key = (text[start:], cut)
+        cells = self._kept.get(key)
+        if cells is None:
+            cells = self._judge(text, cut, tokens).cells
+            if len(self._kept) < self.CACHE and len(text) < 20_000:
+                self._kept[key] = cells
+        return cells
 
     def score(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> Scored:
         """One completion. Never raises on any text (a user's own component may)."""
-        cut = finish_reason == "length"
-        key = None
-        if self._keeps:
-            start = text.find("<", 1) if text.startswith("<think>") else 0
-            if start == 0 or text.startswith("</think>", start):
-                key = (text[start:], cut)
-                if kept := self._kept.get(key):
-                    return kept
-        scored = self._judge(text, cut, tokens)
-        if key is not None and len(self._kept) < self.CACHE and len(text) < 20_000:
-            self._kept[key] = scored
-        return scored
+        return self._judge(text, finish_reason == "length", tokens)
 
     def errored(self) -> Scored:
         """The row of a rollout that has no completion: status `error`, everything earned is null."""
@@ -176,7 +183,7 @@ class Scorer:
         reward, right = well_formed, parsed.format_ok and not parsed.calls
         if self.gold.calls:
             name, key, value = part.name, part.key, part.value
-            reward += 6.0 * part.total / sum(self.maxima) - 3.0
+            reward += 6.0 * part.total / self._most - 3.0
             right = parsed.format_ok and (name, key, value) == self.maxima
         elif self._judges:
             name, key, value = (0.0 if parsed.calls or parsed.strict_calls else 1.0), 0.0, 0.0

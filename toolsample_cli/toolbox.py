@@ -32,7 +32,7 @@ class Toolbox:
             tool["name"]: tool.get("parameters") or {"type": "object"} for tool in self.tools
         }
         self._texts = {name: canonical(schema) for name, schema in self._schemas.items()}
-        self._fast = {name: _quick(text) for name, text in self._texts.items()}
+        self._plain = {name: plain_check(text) for name, text in self._texts.items()}
         self.names = frozenset(self._schemas)
 
     @classmethod
@@ -47,10 +47,8 @@ class Toolbox:
         if len(calls) > MAX_CALLS:
             return False
         for call in calls:
-            quick = self._fast.get(call.name)
-            if quick is not None and quick(call.arguments):
-                continue
-            if self.problem(call) is not None:
+            plain = self._plain.get(call.name)
+            if not (plain(call.arguments) if plain is not None else self.problem(call) is None):
                 return False
         return True
 
@@ -101,10 +99,14 @@ def _without_risk(schema: Any) -> Any:
 
 
 Check = Callable[[Any], bool]
-_PLAIN = frozenset(("type", "properties", "required", "enum", "items", "description", "title", "default", "examples"))
+_PLAIN = frozenset(
+    ("type", "properties", "required", "enum", "items", "additionalProperties", "description", "title", "default")
+)
 _TYPES: dict[str, Check] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "integer": lambda value: (
+        (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+    ),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "boolean": lambda value: isinstance(value, bool),
     "array": lambda value: isinstance(value, list),
@@ -114,41 +116,52 @@ _TYPES: dict[str, Check] = {
 
 
 @lru_cache(maxsize=65536)
-def _quick(schema: str) -> Check | None:
-    """A check that says True only for valid arguments; False means ask jsonschema. None: not a plain schema."""
+def plain_check(schema: str) -> Check | None:
+    """A check with jsonschema's verdict for a schema of plain keywords only; None for any other."""
     return _compiled(json.loads(schema), 0)
 
 
 def _compiled(schema: Any, depth: int) -> Check | None:
     if not isinstance(schema, dict) or not schema.keys() <= _PLAIN or depth > 8:
         return None
-    kind, properties, items = schema.get("type"), schema.get("properties", {}), schema.get("items", {})
+    kind, properties, items = schema.get("type"), schema.get("properties", {}), schema.get("items")
     if kind is not None and (not isinstance(kind, str) or kind not in _TYPES):
         return None
-    required = schema.get("required", [])
+    required, texts = schema.get("required", []), schema.get("enum")
     if not isinstance(properties, dict) or not isinstance(required, list):
         return None
-    inner = {name: _compiled(item, depth + 1) for name, item in properties.items()}
-    each = _compiled(items, depth + 1)
-    if each is None or None in inner.values():
+    if texts is not None and not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
         return None
-    return _check(_TYPES.get(kind) if kind else None, inner, each if items else None, schema)
+    if not isinstance(schema.get("additionalProperties", True), bool):
+        return None
+    inner = {name: _compiled(item, depth + 1) for name, item in properties.items()}
+    each = None if items is None else _compiled(items, depth + 1)
+    if (each is None and items is not None) or None in inner.values():
+        return None
+    return _check(schema, _TYPES.get(kind or ""), inner, each)
 
 
-def _check(has_type: Check | None, inner: dict[str, Check], each: Check | None, schema: dict[str, Any]) -> Check:
-    required = frozenset(schema.get("required", ()))
-    texts = schema.get("enum")
-    allowed = frozenset(texts) if texts and all(isinstance(text, str) for text in texts) else None
+def _check(schema: dict[str, Any], has_type: Check | None, inner: dict[str, Check], each: Check | None) -> Check:
+    required = tuple(schema.get("required", ()))
+    allowed = frozenset(schema["enum"]) if "enum" in schema else None
+    closed = schema.get("additionalProperties") is False
+    if not inner and not required and each is None and not closed and allowed is None:
+        return has_type or (lambda value: True)
 
     def check(value: Any) -> bool:
         if has_type is not None and not has_type(value):
             return False
-        if texts is not None and (allowed is None or not isinstance(value, str) or value not in allowed):
+        if allowed is not None and not (isinstance(value, str) and value in allowed):
             return False
         if isinstance(value, dict):
-            if not required <= value.keys():
-                return False
-            return all(name not in inner or inner[name](item) for name, item in value.items())
+            for name in required:
+                if name not in value:
+                    return False
+            for name, item in value.items():
+                test = inner.get(name)
+                if closed if test is None else not test(item):
+                    return False
+            return True
         return each is None or not isinstance(value, list) or all(map(each, value))
 
     return check

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from toolsample_cli.protocols.base import Parsed, behind_thoughts, bounded
@@ -26,7 +27,8 @@ QUIRKS = {
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _TAGS = re.compile(r"<(?=/?(?:tool_call|response|think)>)")
 _SPACES = re.compile(r"\s*")
-_decode = json.JSONDecoder().raw_decode
+_decoder = json.JSONDecoder()
+_decode, _scan = _decoder.raw_decode, _decoder.scan_once
 _HEAD, _TAIL = "</think>\n<tool_call>\n", "\n</tool_call>"
 
 
@@ -122,30 +124,44 @@ def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
     broken: list[int] = []
     odd: list[int] = []
     slip = ""
-    for value, fault in _values(payload, "one_line" in lifted):
+    for value, fault in _spanning(payload) if "one_line" in lifted else _lines(payload):
         found = fault or _call(value, calls, broken, lifted)
-        slip = slip or found
-        if value.__class__ is dict and len(value) != 2:
+        if not fault and len(value) != 2:
             odd.append(len(calls) - 1)
+        slip = slip or found
         if found not in ("", "no_arguments", "odd_name") and "all_or_nothing" not in lifted:
             return Parsed(found if payload else "empty", slip=found if payload else "empty")
     taken = tuple(calls)
     return Parsed(slip or "ok", taken, strict_calls=taken, broken=tuple(broken), slip=slip, odd=tuple(odd))
 
 
-def _values(payload: str, spanning: bool) -> Iterator[tuple[Any, str]]:
-    """(value, fault) of every JSON text: one a line; `spanning`: an object may go over several lines."""
-    if not spanning:
-        for line in payload.split("\n"):
-            yield _guarded(loads, line)
-        return
+def _lines(payload: str) -> list[tuple[Any, str]]:
+    """(value, fault) of every line, each of which must be one JSON object."""
+    fault = _guarded(guard, payload)[1]
+    found: list[tuple[Any, str]] = []
+    for line in payload.split("\n"):
+        value, end = None, -1
+        if not fault:
+            with suppress(ValueError, StopIteration, RecursionError):
+                value, end = _scan(line, 0)
+        if end != len(line):  # white space around it, or not JSON
+            value, problem = _guarded(loads, line)
+            if problem:
+                found.append((None, problem))
+                continue
+        found.append((value, "") if isinstance(value, dict) else (None, "not_object"))
+    return found
+
+
+def _spanning(payload: str) -> Iterator[tuple[Any, str]]:
+    """(value, fault) of objects one after another, each on as many lines as it likes."""
     fault = _guarded(guard, payload)[1]
     at = 0
     while at < len(payload) and not fault:
         pair, fault = _guarded(_decode, payload, at)
         if not fault:
             value, at = pair
-            yield value, ""
+            yield (value, "") if isinstance(value, dict) else (None, "not_object")
             at = _SPACES.match(payload, at).end()
     if fault:
         yield None, fault
@@ -162,10 +178,8 @@ def _guarded(function: Callable, *arguments: Any) -> tuple[Any, str]:
         return None, "bad_json"
 
 
-def _call(value: Any, calls: list[Call], broken: list[int], lifted: frozenset[str]) -> str:
+def _call(value: dict[str, Any], calls: list[Call], broken: list[int], lifted: frozenset[str]) -> str:
     """Read one call into `calls`; "" or what is wrong with it."""
-    if not isinstance(value, dict):
-        return "not_object"
     name, arguments = value.get("name"), value.get("parameters")
     if arguments is None and "parameters_only" in lifted:
         arguments = value.get("arguments")

@@ -45,6 +45,8 @@ def components(
     """
     if calls is None:
         return NOTHING
+    if equal is operator.eq and not broken and tuple(calls) == tuple(gold):
+        return _everything(gold)
     if match == "optimal":
         return _optimal(gold, calls, broken, equal)
     name = jaccard([call.name for call in gold], [call.name for call in calls])
@@ -66,6 +68,11 @@ def components(
             pairs.append((position, best_at))
             total, key, value = total + best[0], key + best[1], value + best[2]
     return Components(name, key, value, total, tuple(pairs))
+
+
+def _everything(gold: Sequence[Call]) -> Components:
+    key, value = float(len(gold)), float(sum(len(call.arguments) for call in gold))
+    return Components(1.0, key, value, 1.0 + key + value, tuple((at, at) for at in range(len(gold))))
 
 
 def similarity(wanted: Call, found: Call, equal: Equal = operator.eq) -> tuple[float, float]:

@@ -158,9 +158,9 @@ def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.Da
     copied, cells = [], []
     for task_id, text, reason, error, count in zip(ids, texts, reasons, errors, tokens, strict=True):
         subject = known[task_id]
-        scored = subject.scorer.score(text, reason, count) if error is None else subject.scorer.errored()
+        scorer = subject.scorer
         copied.append(subject.copied)
-        cells.append(scored.cells)
+        cells.append(scorer.row(text, reason, count) if error is None else scorer.errored().cells)
     columns = _columns(COPIED, copied) | _columns(SCORED_COLUMNS, cells)
     kept = rollouts.select("rollout_id", "task_id", "round", "sample")
     return kept.hstack(pl.DataFrame(columns, schema={name: SCHEMA[name] for name in columns})).select(list(SCHEMA))
