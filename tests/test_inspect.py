@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -69,7 +71,8 @@ def test_facts_fit_the_terminal(world, capsys, monkeypatch, width):
     text = say(capsys, world / "scores")
     assert "16 rows in 2 shard(s)" in text and "complete" in text and "reward:" in text
     assert max(map(len, text.splitlines())) <= width
-    assert "parse_status" in text and "ok 6 (38 %)" in text
+    statuses = open_folder(world / "scores", schema.SCORES).load()["parse_status"].to_list()
+    assert f"ok {statuses.count('ok')} ({100 * statuses.count('ok') / 16:.0f} %)" in text
 
 
 def test_facts_as_json_are_right(world, capsys):
@@ -119,6 +122,97 @@ def test_other_programs_parquet(tmp_path, capsys):
     pl.DataFrame({"a": [1, None], "b": ["x", "y"]}).write_parquet(tmp_path / "t.parquet")
     assert "not one of ours" in say(capsys, tmp_path / "t.parquet")
     assert '"row": {"a": 1, "b": "x"}' in say(capsys, tmp_path / "t.parquet", "-i", "1", "--json")
+
+
+def test_validate_sound_shards(world, capsys):
+    for name in ("tasks", "rollouts", "scores", "tasks.rejects"):
+        assert say(capsys, world / name, "--validate") == "valid\n"
+    assert json.loads(say(capsys, world / "scores", world / "tasks", "--validate", "--json"))["valid"] is True
+
+
+def broken(tmp_path, kind, rows) -> Path:
+    """Rows written past the checks that a stage goes through."""
+    (tmp_path / "x").mkdir()
+    schema.frame(kind, rows).write_parquet(tmp_path / "x" / "part-00000.parquet")
+    return tmp_path / "x"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("scores", lambda rows: rows[0].update(reward=9.0), "row 1 .*reward lies outside"),
+        ("scores", lambda rows: rows[0].update(name=2.0), "name exceeds name_max"),
+        ("scores", lambda rows: rows[1].update(sample=0), "row 2 .*task_id, sample came before"),
+        ("scores", lambda rows: rows.insert(0, rows.pop(2)), "not in order"),
+        ("scores", lambda rows: rows.append(rows.pop(0)), "do not stand together"),
+        ("scores", lambda rows: rows[2].update(calls_json="[{"), "row 3 .*calls_json is not JSON"),
+        ("scores", lambda rows: rows[2].update(calls_json="{}"), "row 3 .*calls_json holds dict"),
+        ("scores", lambda rows: rows[0].update(format=-1.0), "column format = -1.0"),
+        ("rollouts", lambda rows: rows[0].update(logprobs=[-1.0]), "row 1 .*as many logprobs"),
+        ("rollouts", lambda rows: rows[0].update(error="x"), "row 1 .*an errored rollout holds tokens"),
+    ],
+)
+def test_validate_names_every_fault(world, tmp_path, capsys, kind, change, message):
+    rows = open_folder(world / kind, schema.KINDS[kind]).load().to_dicts()
+    change(rows)
+    text = say(capsys, broken(tmp_path, schema.KINDS[kind], rows), "--validate", code=3)
+    assert any(re.search(message, line) for line in text.splitlines()), text
+
+
+def test_validate_notices_a_changed_shard(world, tmp_path, capsys):
+    shutil.copytree(world, tmp_path / "run")
+    file = tmp_path / "run" / "scores" / "part-00001.parquet"
+    data = bytearray(file.read_bytes())
+    (tmp_path / "run" / "scores" / "part-00000.parquet").unlink()
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    text = say(capsys, tmp_path / "run" / "scores", "--validate", code=3)
+    assert "part-00000.parquet: missing" in text and "part-00001.parquet" in text.splitlines()[1]
+
+
+def test_diff(world, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    same = json.loads(say(capsys, "--diff", world / "scores", world / "scores", "--json"))
+    assert same["compared"] == 16 and same["changed"] == 0 and same["mean_old"] == same["mean_new"]
+    rows = open_folder(world / "scores", schema.SCORES).load().to_dicts()
+    first = next(row for row in rows if row["reward"] == 4.0)
+    first.update(reward=2.5, value=first["value"] - 1, parse_status="lenient")
+    second = next(row for row in rows if row["reward"] == -3.0)
+    second.update(reward=None)
+    rows.pop()
+    new = broken(tmp_path, schema.SCORES, rows)
+    found = json.loads(say(capsys, "--diff", world / "scores", new, "--json"))
+    assert (found["compared"], found["only_old"], found["down"], found["vanished"], found["up"]) == (15, 1, 1, 1, 0)
+    assert found["why"] == {"value down": 1, "read as lenient, was ok": 1, "maxima or mapping": 1}
+    assert found["largest"][0]["rollout_id"] == first["rollout_id"] and found["largest"][0]["reward"] == [4.0, 2.5]
+    text = say(capsys, "--diff", world / "scores", new)
+    assert "reward changed: 2 (up 0, down 1" in text and "4>2.500" in text
+    assert command(["inspect", "--diff", str(new)]) == 2
+    assert command(["inspect", "--diff", str(world / "tasks"), str(new)]) == 2
+
+
+def test_status_of_a_run(world, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shutil.copytree(world, tmp_path / "run" / "round-10")
+    shutil.copytree(world, tmp_path / "run" / "round-2")
+    (tmp_path / "run" / "round-2" / "scores.manifest.json").unlink()
+    (tmp_path / "run" / "round-2" / "tasks" / "part-00000.parquet").write_bytes(b"")
+    (tmp_path / "run" / "round-2" / "round.json").write_text('{"round": 2, "exact": 0.25, "more": []}')
+    (tmp_path / "run" / "round-2" / "checkpoint").mkdir()
+    (tmp_path / "run" / "round-2" / "checkpoint" / "config.json").write_text("{}")
+    found = {entry["path"]: entry for entry in json.loads(say(capsys, tmp_path / "run", "--json"))["entries"]}
+    assert next(iter(found)) == "round-2/round.json", "rounds come in numerical order"
+    states = {path: entry.get("state") for path, entry in found.items()}
+    assert states["round-2/scores"] == "not finished" and states["round-10/scores"] == "complete"
+    assert states["round-2/tasks"] == "damaged" and "0 bytes" in found["round-2/tasks"]["about"]
+    assert (
+        found["round-2/checkpoint"]["kind"] == "model" and found["round-2/round.json"]["about"] == "round 2, exact 0.25"
+    )
+    with Output(tmp_path / "run" / "round-2" / "scores", schema.SCORES, {}, overwrite=True):
+        found = {entry["path"]: entry for entry in json.loads(say(capsys, tmp_path / "run", "--json"))["entries"]}
+        assert found["round-2/scores"]["state"] == "being written"
+    text = say(capsys, tmp_path / "run")
+    assert max(map(len, text.splitlines())) <= 80 and "not finished or damaged" in text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -18,46 +18,99 @@ def register(app: typer.Typer) -> None:
 
     @app.command("inspect", no_args_is_help=True)
     def inspect(
-        paths: Annotated[list[Path], typer.Argument(help="Shards; more folders are used for joins.")],
+        paths: Annotated[
+            list[Path], typer.Argument(help="Shards or a run folder; more folders of shards are used for joins.")
+        ],
         index: Annotated[MAYBE_INT, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.")] = None,
-        wanted: Annotated[
-            MAYBE_STR, typer.Option("--id", help="Show the row with this id, or beginning of one.")
-        ] = None,
+        wanted: Annotated[MAYBE_STR, typer.Option("--id", help="Show the row with this id or beginning of it.")] = None,
+        validate: Annotated[bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.")] = False,
+        diff: Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NEW.")] = False,
         full: Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
     ) -> None:
         """Say what shards hold: kind, rows, lineage, statistics; or show one record with all that belongs to it.
 
         Tasks, completions and scores of one run find each other when they stand in the same folder or the one above.
+        Of a run folder it shows what is finished and what is not.
         """
-        if index is not None and wanted is not None:
-            raise ConfigError("-i and --id exclude each other")
-        _look(paths, index, wanted, full, as_json)
+        if sum((index is not None, wanted is not None, validate, diff)) > 1:
+            raise ConfigError("-i, --id, --validate and --diff exclude each other")
+        if diff:
+            _diff(paths, as_json)
+        elif validate:
+            _validate(paths, as_json)
+        elif index is not None or wanted is not None:
+            _record(paths, index, wanted, full, as_json)
+        else:
+            for path in paths:
+                _overview(path, as_json)
 
 
-def _look(paths: list[Path], index: int | None, wanted: str | None, full: bool, as_json: bool) -> None:
+def _console() -> Any:
     from rich.console import Console
 
-    from toolsample_cli.inspection import facts, places, records, render
+    return Console(highlight=False, soft_wrap=False)
 
-    found = [places.look(path) for path in paths]
-    first = found[0]
-    console = Console(highlight=False, soft_wrap=False)
-    if first is None:
-        raise ConfigError(f"{paths[0]}: no shards in it")
-    if index is None and wanted is None:
-        for place in found:
-            value = facts.facts(place)
-            if as_json:
-                columns = [summary.record() for summary in value["columns"]]
-                print(json.dumps({**value, "columns": columns}, ensure_ascii=False))
-            else:
-                render.show_facts(console, value)
+
+def _say(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def _place(path: Path) -> Any:
+    from toolsample_cli.inspection.places import look
+
+    place = look(path)
+    if place is None:
+        raise ConfigError(f"{path}: no shards in it", hint="give a folder of shards, such as one that a stage wrote")
+    return place
+
+
+def _overview(path: Path, as_json: bool) -> None:
+    from toolsample_cli.inspection import facts, places, render, status, tables
+
+    place = places.look(path)
+    if place is None:
+        entries = status.status(path)
+        if not entries:
+            raise ConfigError(f"{path}: no shards in it and none below it")
+        _say({"path": str(path), "entries": entries}) if as_json else tables.show_status(_console(), str(path), entries)
         return
-    row = records.by_number(first, index) if index is not None else records.by_id(first, wanted)
-    joined = records.gather(row, first.kind, places.companions([place for place in found if place is not None]))
+    value = facts.facts(place)
     if as_json:
-        plain = {k: [records.opened(r) for r in v] if k == "samples" else records.opened(v) for k, v in joined.items()}
-        print(json.dumps(plain, ensure_ascii=False))
+        _say({**value, "columns": [summary.record() for summary in value["columns"]]})
     else:
-        render.show_record(console, joined, full)
+        render.show_facts(_console(), value)
+
+
+def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool, as_json: bool) -> None:
+    from toolsample_cli.inspection import places, records, render
+
+    found = [_place(path) for path in paths]
+    row = records.by_number(found[0], index) if index is not None else records.by_id(found[0], wanted or "")
+    joined = records.gather(row, found[0].kind, places.companions(found))
+    if as_json:
+        opened = records.opened
+        _say({kind: [opened(row) for row in v] if kind == "samples" else opened(v) for kind, v in joined.items()})
+    else:
+        render.show_record(_console(), joined, full)
+
+
+def _validate(paths: list[Path], as_json: bool) -> None:
+    from toolsample_cli.inspection.validation import faults
+
+    found = [fault for path in paths for fault in faults(_place(path))]
+    if as_json:
+        _say({"valid": not found, "faults": found})
+    else:
+        print("\n".join(found) if found else "valid")
+    raise typer.Exit(3 if found else 0)
+
+
+def _diff(paths: list[Path], as_json: bool) -> None:
+    from toolsample_cli.inspection.changes import changes
+    from toolsample_cli.inspection.tables import show_changes
+
+    if len(paths) != 2:
+        raise ConfigError(f"--diff compares two folders of scores, {len(paths)} given")
+    found = changes(_place(paths[0]), _place(paths[1]))
+    _say(found.record()) if as_json else show_changes(_console(), found)

@@ -1,0 +1,107 @@
+"""What changed between two scorings of the same rollouts, and through which component.
+
+Only the narrow columns are read; memory is about 150 bytes a rollout.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli import schema
+from toolsample_cli.errors import ConfigError
+from toolsample_cli.inspection.places import Place
+from toolsample_cli.shards import read_frame
+
+SHOWN = 20
+"""Changed rollouts that are listed, largest change first."""
+SAME = 1e-9
+_NUMBERS = ("reward", *schema.COMPONENTS)
+_COLUMNS = ["rollout_id", "task_id", "category", "parse_status", "exact", *_NUMBERS]
+
+
+@dataclass
+class Changes:
+    """Counts over all rollouts, and the largest changes. `why` counts what differs in the rollouts that changed."""
+
+    compared: int = 0
+    only_old: int = 0
+    only_new: int = 0
+    up: int = 0
+    down: int = 0
+    appeared: int = 0
+    vanished: int = 0
+    why: Counter[str] = field(default_factory=Counter)
+    categories: Counter[str] = field(default_factory=Counter)
+    mean_old: float | None = None
+    mean_new: float | None = None
+    exact_old: float | None = None
+    exact_new: float | None = None
+    largest: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def changed(self) -> int:
+        """Rollouts whose reward differs, also from or to null."""
+        return self.up + self.down + self.appeared + self.vanished
+
+    def record(self) -> dict[str, Any]:
+        """For `--json`."""
+        plain = {name: value for name, value in vars(self).items() if name not in ("why", "categories")}
+        return {"changed": self.changed, **plain, "why": dict(self.why), "categories": dict(self.categories)}
+
+
+def changes(old: Place, new: Place) -> Changes:
+    """Compare two folders of scores by rollout_id. ConfigError when one holds something else."""
+    for place in (old, new):
+        if place.kind != "scores":
+            raise ConfigError(f"{place.path}: --diff compares scores, this holds {place.kind or 'something else'}")
+    before, after = _narrow(old), _narrow(new)
+    both = before.join(after, on="rollout_id", how="inner", suffix="_new", maintain_order="left")
+    found = Changes(compared=both.height, only_old=before.height - both.height, only_new=after.height - both.height)
+    found.mean_old, found.mean_new = both["reward"].mean(), both["reward_new"].mean()
+    found.exact_old, found.exact_new = (_share(both[name]) for name in ("exact", "exact_new"))
+    delta = pl.col("reward_new") - pl.col("reward")
+    appeared = pl.col("reward").is_null() & pl.col("reward_new").is_not_null()
+    vanished = pl.col("reward").is_not_null() & pl.col("reward_new").is_null()
+    both = both.with_columns(delta=delta, appeared=appeared, vanished=vanished)
+    moved = both.filter((pl.col("delta").abs() > SAME) | pl.col("appeared") | pl.col("vanished"))
+    counts = moved.select(
+        up=(pl.col("delta") > SAME).sum(), down=(pl.col("delta") < -SAME).sum(),
+        appeared=pl.col("appeared").sum(), vanished=pl.col("vanished").sum(),
+    ).row(0, named=True)  # fmt: skip
+    found.up, found.down = counts["up"], counts["down"]
+    found.appeared, found.vanished = counts["appeared"], counts["vanished"]
+    for row in moved.iter_rows(named=True):
+        found.why.update(_reasons(row))
+        found.categories[row["category"]] += 1
+    ranked = moved.sort(pl.col("delta").abs(), "rollout_id", descending=[True, False], nulls_last=True)
+    for row in ranked.head(SHOWN).iter_rows(named=True):
+        numbers = {name: [row[name], row[f"{name}_new"]] for name in _NUMBERS}
+        found.largest.append({"rollout_id": row["rollout_id"], **numbers, "why": _reasons(row)})
+    return found
+
+
+def _narrow(place: Place) -> pl.DataFrame:
+    return pl.concat([read_frame(file, schema.SCORES, _COLUMNS) for file in place.files])
+
+
+def _share(values: pl.Series) -> float | None:
+    return values.cast(pl.Float64).mean()
+
+
+def _reasons(row: dict[str, Any]) -> list[str]:
+    """What differs: a component up or down, another way of reading."""
+    reasons = []
+    for name in schema.COMPONENTS:
+        old, new = row[name], row[f"{name}_new"]
+        if old is None or new is None:
+            if old is not new:
+                reasons.append(f"{name} {'appeared' if old is None else 'vanished'}")
+        elif abs(new - old) > SAME:
+            reasons.append(f"{name} {'up' if new > old else 'down'}")
+    if row["parse_status"] != row["parse_status_new"]:
+        reasons.append(f"read as {row['parse_status_new']}, was {row['parse_status']}")
+    return reasons or ["maxima or mapping"]

@@ -1,0 +1,79 @@
+"""A run folder and a comparison of scores, for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolsample_cli.inspection.changes import Changes
+from toolsample_cli.inspection.render import clean, number
+
+_STYLE = {"complete": "green", "being written": "cyan", "not finished": "yellow", "damaged": "bold red"}
+
+
+def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> None:
+    """One line for every folder of shards, model and summary."""
+    console.print(Text(clean(root), style="bold"))
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in ("path", "kind", "rows", "state", "about"):
+        last = name == "about"
+        table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=not last, overflow="fold")
+    for entry in entries:
+        state = entry.get("state", "")
+        rows = number(entry["rows"]) if "rows" in entry else ""
+        about = Text(clean(entry.get("about", "")), style="dim")
+        about.truncate(200, overflow="ellipsis")
+        cells = (Text(clean(entry["path"])), Text(entry["kind"] or "?"), rows, Text(state, _STYLE.get(state, "")))
+        table.add_row(*cells, about)
+    console.print(table)
+    open_ones = sum(entry.get("state") in ("not finished", "damaged") for entry in entries)
+    if open_ones:
+        console.print(Text(f"{open_ones} not finished or damaged: rerun their stages", style="yellow"))
+
+
+def show_changes(console: Console, found: Changes) -> None:
+    """How many rewards changed, through what, and the largest changes."""
+    console.print(
+        Text(f"{found.compared:,} rollouts in both", style="bold").append(
+            f", {found.only_old:,} only in the old, {found.only_new:,} only in the new", style="not bold"
+        )
+    )
+    for name, old, new in (
+        ("mean reward", found.mean_old, found.mean_new),
+        ("exact", found.exact_old, found.exact_new),
+    ):
+        if old is not None and new is not None:
+            console.print(f"{name}: {old:.4f} -> {new:.4f} ({new - old:+.4f})")
+    console.print(
+        f"reward changed: {found.changed:,} (up {found.up:,}, down {found.down:,}, "
+        f"from null {found.appeared:,}, to null {found.vanished:,})"
+    )
+    for title, counter in (("why", found.why), ("in", found.categories)):
+        if counter:
+            parts = [f"{clean(word)} {count:,}" for word, count in counter.most_common(8)]
+            console.print(Text(f"{title}: ", style="dim").append(", ".join(parts), style="not dim"))
+    if found.largest:
+        console.print(_largest(found, console.width))
+
+
+def _largest(found: Changes, width: int) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("rollout_id", no_wrap=True, overflow="ellipsis", max_width=max(20, width - 62))
+    for name in ("reward", "format", "name", "key", "value"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for row in found.largest:
+        cells = [_pair(row[name]) for name in ("reward", "format", "name", "key", "value")]
+        table.add_row(clean(row["rollout_id"]), *cells, clean("; ".join(row["why"])))
+    return table
+
+
+def _pair(values: list[float | None]) -> Text:
+    old, new = values
+    if old == new:
+        return Text(number(old), style="dim")
+    better = (new if new is not None else float("-inf")) > (old if old is not None else float("-inf"))
+    return Text(f"{number(old)}>{number(new)}", style="green" if better else "red")
