@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 
+import polars as pl
 import pytest
 from curation_data import HALF, RIGHT, WRONG, score_frame, task_row, write
 
@@ -96,7 +98,7 @@ def test_weights_follow_mastery_one_round_later(tmp_path):
 
 def test_bonus_is_added_and_recorded(tmp_path):
     """The self-exemplifying bonus lies on the training reward alone."""
-    frame = score_frame({"a": [RIGHT, RIGHT]}).with_columns(self_example=__import__("polars").Series([True, None]))
+    frame = score_frame({"a": [RIGHT, RIGHT]}).with_columns(self_example=pl.Series([True, None]))
     rows = curriculum.batch(frame, curriculum.EVEN, 0.01).to_dicts()
     assert [row["reward"] for row in rows] == [4.01, 4.0]
     assert [row["bonus"] for row in rows] == [0.01, 0.0] and rows[0]["base_reward"] == 4.0
@@ -173,6 +175,87 @@ def test_dead_rounds_end_with_exit_code_3_and_advice(tmp_path):
         hints.append(caught.value.hint)
     assert "go on with the next round" in hints[0] and "--hard fewshot" in hints[2]
     assert loop.state()["dead_rounds"] == 3 and len(loop.tasks()) == 8 and loop.batch() == []
+
+
+class TestWeighting:
+    def test_soft_weights_by_hand(self):
+        """exp(0), exp(1), exp(2) over tau = 0.5, then clipped to [0.5, 2]."""
+        mastery = {"format": 0.1, "name": 1.0, "key": 0.5, "value": 0.0}
+        total = 1 + math.e + math.e**2
+        exact = {"name": 3 / total, "key": 3 * math.e / total, "value": 3 * math.e**2 / total}
+        free = curriculum.soft_weights(mastery, CurriculumConfig(weight_low=0.0, weight_high=9.0))
+        assert free == {name: round(w, 6) for name, w in exact.items()} and sum(free.values()) == pytest.approx(3)
+        clipped = {"name": 0.5, "key": free["key"], "value": free["value"]}
+        assert curriculum.soft_weights(mastery, CurriculumConfig()) == clipped
+
+    def test_equal_or_no_mastery_weighs_evenly(self):
+        for mastery in ({}, {"format": 1.0}, {"name": 0.3, "key": 0.3, "value": 0.3}, {"name": 0.3}):
+            assert curriculum.soft_weights(mastery, CurriculumConfig(temperature=1e-6)) == curriculum.EVEN
+
+    def test_mastery_starts_at_the_first_measurement_and_moves_slowly(self):
+        first = curriculum.grow({}, {"name": 0.5}, 0.9)
+        assert first == {"name": 0.5}
+        assert curriculum.grow(first, {"name": 1.0, "value": 0.2}, 0.9) == {"name": pytest.approx(0.55), "value": 0.2}
+        assert curriculum.grow(first, {}, 0.9) == first
+
+    def test_stages_open_one_after_another(self):
+        """Format first (weights all 0: the reward is the format), then name, key and value."""
+        config = CurriculumConfig(weighting="stage", stage_at=0.9, stage_rounds=2, decay=0.0)
+        state = State({}, weights=curriculum.first_weights(config))
+        assert state.weights == {"name": 0.0, "key": 0.0, "value": 0.0}
+        seen = []
+        for _ in range(6):
+            state = curriculum.advance(state, {"format": 0.95, "name": 0.9, "key": 1.0, "value": 0.1}, config)
+            seen.append((state.stage, *state.weights.values()))
+        assert seen == [(0, 0, 0, 0), (1, 1, 0, 0), (1, 1, 0, 0), (2, 1, 1, 0), (2, 1, 1, 0), (3, 1, 1, 1)]
+        assert State.read(state.record()) == state
+        slow = curriculum.advance(State({}, stage=1), {"format": 1.0, "name": 0.5}, config)
+        assert (slow.stage, slow.stage_rounds) == (1, 0)
+
+    def test_weights_of_zero_reward_the_format_alone(self):
+        frame = score_frame({"a": [RIGHT, HALF, WRONG]})
+        rows = curriculum.batch(frame, curriculum.staged_weights(0), 0.0)
+        assert rows["reward"].to_list() == [1.0, 1.0, 0.0] and rows["base_reward"].to_list() == [4.0, 2.5, -3.0]
+
+    def test_lag_prefers_tasks_weak_where_mastery_is_weak(self):
+        """sum (1 - m)(1 - s) / sum (1 - m), at least 0.05; a missing sub-task counts as mastered."""
+        mastery = {"format": 1.0, "name": 0.8, "key": 0.6, "value": 0.4}  # open: 0, 0.2, 0.4, 0.6
+        rows = [
+            {"n": 4, "format_mean": 0.0, "name_mean": 1.0, "key_mean": 1.0, "value_mean": 0.0},
+            {"n": 4, "format_mean": 0.0, "name_mean": 0.5, "key_mean": 1.0, "value_mean": None},
+            {"n": 4, "format_mean": 0.0, "name_mean": 1.0, "key_mean": 1.0, "value_mean": 1.0},
+            {"n": 0, "format_mean": None, "name_mean": None, "key_mean": None, "value_mean": None},
+        ]
+        found = pl.DataFrame(rows).select(curriculum.lag(mastery))
+        assert found.to_series().to_list() == pytest.approx([0.5, 0.1 / 1.2, 0.05, 1.0])
+        assert pl.DataFrame(rows).select(curriculum.lag({"name": 1.0})).to_series().to_list() == [1.0]
+
+    def test_mastery_by_loss(self):
+        """Absolute loss on the tokens: names 1 + 1, keys 0, values 6; the sign of the advantage does not matter."""
+        spans = {"loss": [2.0, -4.0, None], "loss_name": [0.5, 0.25, 0.1], "loss_key": [0.0, 0.0, 0.1]}
+        records = pl.DataFrame({**spans, "loss_value": [1.0, 1.0, 0.1]})
+        assert curriculum.measure_loss(records) == {"name": 0.75, "key": 1.0, "value": 0.25}
+        assert curriculum.measure_loss(records.with_columns(loss=0.0)) == {}
+
+    def test_random_weights_meet_the_loop_twin_and_the_bounds(self):
+        """Full marks stay 4 and nothing stays -3 (and 0) whatever the weights are."""
+        frame = score_frame({"a": [RIGHT, HALF, WRONG] * 3})
+        for seed in range(20):
+            draw = random.Random(seed)
+            weights = {name: draw.uniform(0.5, 2) for name in curriculum.WEIGHTED}
+            rewards = curriculum.batch(frame, weights, 0.0)["reward"].to_list()
+            for row, reward in zip(frame.to_dicts(), rewards, strict=True):
+                earned = sum(weights[name] * row[name] for name in weights)
+                possible = sum(weights[name] * row[f"{name}_max"] for name in weights)
+                assert reward == pytest.approx(row["format"] - 3 + 6 * earned / possible, abs=1e-12)
+            assert (max(rewards), min(rewards)) == (pytest.approx(4.0, abs=1e-12), -3.0)
+
+
+def test_sampling_form_draws_weak_tasks_more_often(tmp_path):
+    """`weighting = sample` leaves the reward alone and draws by importance times lag."""
+    loop = Loop(tmp_path, small(weighting="sample", tasks_per_round=24), FilterConfig(activation_batches=0))
+    state = loop.step(lambda task: [RIGHT, RIGHT] if task["task_id"] < "t12" else [HALF, RIGHT])
+    assert state["weights"] == curriculum.EVEN and state["mastery"]["value"] < 1
 
 
 class TestBadInput:

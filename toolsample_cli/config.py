@@ -69,6 +69,9 @@ class RolloutConfig:
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
     batch_tokens: int = knob(65536, "prompt and completion tokens generated together (transformers)", low=1)
     tasks_per_shard: int = knob(512, "tasks in one output shard", low=1)
+    adapter: str = knob("", "folder of a LoRA adapter on top of the model (transformers, vllm)")
+    tensor_parallel: int = knob(1, "vllm: GPUs that share one engine", low=1)
+    gpu_memory: float = knob(0.9, "vllm: share of a GPU's memory it may take", low=0.05, high=1.0)
     base_url: str = knob("http://127.0.0.1:8000/v1", "openai: base URL of the server; several with commas between")
     tokenizer: str = knob("", "openai: folder or hub id of the served model's tokenizer (default: the model's name)")
     endpoint: str = knob(
@@ -160,6 +163,11 @@ class CurriculumConfig:
         "", "shares of the draw, as in `category:simple=0.5,parallel=0.2` or `source:a=1,b=1`; the rest is free"
     )
     weighting: str = knob("weights", "task-based curriculum (TDCL)", choices=("weights", "stage", "sample", "none"))
+    mastery: str = knob(
+        "scores",
+        "what tells mastery: the scores, or the share of training loss on a sub-task's tokens (needs --records)",
+        choices=("scores", "loss"),
+    )
     decay: float = knob(0.9, "rho: inertia of the mastery average", low=0.0, high=1.0)
     temperature: float = knob(0.5, "tau: lower moves more weight to the least mastered sub-task", low=1e-6)
     weight_low: float = knob(0.5, "smallest weight of a sub-task", low=0.0)

@@ -105,6 +105,21 @@ def measure(groups: pl.DataFrame) -> dict[str, float]:
     return means
 
 
+def measure_loss(records: pl.DataFrame) -> dict[str, float]:
+    """1 - L_k / sum_j L_j for name, key and value: L_k is the absolute loss on a sub-task's tokens (`records`).
+
+    One digest of the paper takes mastery from each sub-task's training loss; that a policy gradient's loss tells
+    where the gradient goes rather than what is mastered is a reason to prefer the scores. Empty without a loss.
+    """
+    sizes = {
+        name: float((records["loss"] * records[f"loss_{name}"]).abs().sum())
+        for name in WEIGHTED
+        if records[f"loss_{name}"].count()
+    }
+    total = sum(sizes.values())
+    return {name: 1 - size / total for name, size in sizes.items()} if total > 0 else {}
+
+
 def grow(mastery: Mapping[str, float], measured: Mapping[str, float], decay: float) -> dict[str, float]:
     """m_k <- decay * m_k + (1 - decay) * measured_k; the first measurement starts the average."""
     return {

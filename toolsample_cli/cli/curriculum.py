@@ -28,6 +28,9 @@ def register(app: typer.Typer) -> None:
         rollouts: Annotated[
             MaybePath, typer.Option("--rollouts", help="rollouts of the round, for demo_source = own")
         ] = None,
+        records: Annotated[
+            MaybePath, typer.Option("--records", help="records of the latest training, for mastery = loss")
+        ] = None,
         state: Annotated[MaybePath, typer.Option("--state", help="state.json of the round before")] = None,
     ) -> Any:
         """Weigh the sub-tasks of a round's rewards (OUT/batch), draw the next tasks (OUT/tasks), keep OUT/state.json.
@@ -36,4 +39,4 @@ def register(app: typer.Typer) -> None:
         """
         from toolsample_cli.stages.curriculum import Paths, run
 
-        return run(Paths(corpus, groups, scores, tasks, state, rollouts), out, config, options)
+        return run(Paths(corpus, groups, scores, tasks, state, rollouts, records), out, config, options)

@@ -39,7 +39,8 @@ ROUND = [
 class Paths:
     """What the stage reads: the corpus; groups and scores of the round (neither for the first draw); the state.
 
-    `tasks` are the round's tasks, looked through for test data; `rollouts` give own demonstrations their thoughts.
+    `tasks` are the round's tasks, looked through for test data; `rollouts` give own demonstrations their thoughts,
+    `records` of the latest training the losses for `mastery = loss`.
     """
 
     corpus: Path
@@ -48,6 +49,33 @@ class Paths:
     tasks: Path | None = None
     state: Path | None = None
     rollouts: Path | None = None
+    records: Path | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The paths, opened."""
+
+    corpus: Corpus
+    groups: Folder | None
+    scores: Folder | None
+    rollouts: Folder | None
+    records: Folder | None
+
+    @classmethod
+    def open(cls, paths: Paths, options: Options) -> Inputs:
+        """Open what is given; the errors are those of `open_folder` and `Corpus.open`."""
+        corpus = Corpus.open(paths.corpus, options)
+        kinds = (schema.GROUPS, schema.SCORES, schema.ROLLOUTS, schema.RECORDS)
+        given = (paths.groups, paths.scores, paths.rollouts, paths.records)
+        return cls(
+            corpus, *(open_folder(path, kind) if path else None for path, kind in zip(given, kinds, strict=True))
+        )
+
+    def digests(self) -> dict[str, str]:
+        """Name -> digest of everything given."""
+        folders = {name: getattr(self, name) for name in ("groups", "scores", "rollouts", "records")}
+        return {"corpus": self.corpus.folder.digest} | {name: f.digest for name, f in folders.items() if f}
 
 
 def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> Account:
@@ -56,30 +84,24 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     curriculum.check(config)
     mix = Mix.parse(config.mix)
     _refuse_flags(paths, options)
-    corpus = Corpus.open(paths.corpus, options)
-    groups = open_folder(paths.groups, schema.GROUPS) if paths.groups else None
-    scores = open_folder(paths.scores, schema.SCORES) if paths.scores else None
-    rollouts = open_folder(paths.rollouts, schema.ROLLOUTS) if paths.rollouts else None
+    inputs = Inputs.open(paths, options)
+    corpus = inputs.corpus
     if paths.tasks:
         _refuse_test(open_folder(paths.tasks, schema.TASKS))
-    state = read_state(paths.state, corpus) if paths.state else State(corpus.identity)
-    if not paths.state:
-        state = replace(state, weights=curriculum.first_weights(config))
+    fresh = replace(State(corpus.identity), weights=curriculum.first_weights(config))
+    state = read_state(paths.state, corpus) if paths.state else fresh
     if options.dry_run:
         account.rows_in = corpus.rows
         account.extra["would draw"] = min(config.tasks_per_round, corpus.rows)
         return account
-    inputs = {"corpus": corpus.folder.digest, "state": digest(state.record())}
-    given = {"groups": groups, "scores": scores, "rollouts": rollouts}
-    inputs |= {name: folder.digest for name, folder in given.items() if folder}
+    made_from = {**inputs.digests(), "state": digest(state.record())}
     record = {**as_record(config), **options.selection()}
-    if groups and scores:
-        state = _take_in(
-            state, groups, scores, config, Output(out / "batch", schema.BATCH, record, inputs), options, account
-        )
-    sources = Sources(corpus.folder, groups, scores, rollouts)
+    if inputs.groups and inputs.scores:
+        output = Output(out / "batch", schema.BATCH, record, made_from, options.overwrite)
+        state = _take_in(state, inputs, config, output, options, account)
+    sources = Sources(corpus.folder, inputs.groups, inputs.scores, inputs.rollouts)
     drawn = next_tasks(corpus, sources, state, config, mix)
-    with Output(out / "tasks", schema.TASKS, record, inputs, options.overwrite) as output:
+    with Output(out / "tasks", schema.TASKS, record, made_from, options.overwrite) as output:
         for number, frame in enumerate(drawn.shards()):
             if not output.done(number):
                 output.write(number, frame)
@@ -88,13 +110,15 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     write_json(out / "state.json", state.record())
     account.wrote = out
     account.extra.update(drawn=drawn.rows.height, **drawn.counts, weights=state.weights)
-    _refuse_dead(state, groups)
+    _refuse_dead(state, inputs.groups)
     return account
 
 
 def _refuse_flags(paths: Paths, options: Options) -> None:
     if (paths.groups is None) != (paths.scores is None):
         raise ConfigError("--groups and --scores belong together: the batch is made from both")
+    if paths.scores is None and (paths.rollouts or paths.records):
+        raise ConfigError("--rollouts and --records belong to a round: give its --groups and --scores, too")
     if options.part.count > 1:
         raise ConfigError(
             "--shard: curriculum draws once over the whole corpus",
@@ -124,27 +148,22 @@ def read_state(path: Path, corpus: Corpus) -> State:
 
 
 def _take_in(
-    state: State,
-    groups: Folder,
-    scores: Folder,
-    config: CurriculumConfig,
-    output: Output,
-    options: Options,
-    account: Account,
+    state: State, inputs: Inputs, config: CurriculumConfig, output: Output, options: Options, account: Account
 ) -> State:
-    round, found = _round_groups(groups, scores, state)
+    round, found = _round_groups(inputs.groups, inputs.scores, state)
     kept = found.filter(pl.col("keep"))
-    rows = _write_batch(scores, kept["task_id"], state, config, replace(output, overwrite=options.overwrite), options)
-    account.rows_in, account.rows_out = int(found["n"].sum()), rows
+    account.rows_in = int(found["n"].sum())
+    account.rows_out = _write_batch(inputs.scores, kept["task_id"], state, config, output, options)
     account.dropped = dict(found.filter(~pl.col("keep"))["reason"].value_counts().iter_rows())
-    used = state.weights
-    state = replace(state, round=round, dead_rounds=0 if kept.height else state.dead_rounds + 1)
     measured = curriculum.measure(found)
+    if config.mastery == "loss":
+        by_loss = curriculum.measure_loss(inputs.records.load()) if inputs.records else {}
+        measured = {name: measured[name] for name in measured if name not in curriculum.WEIGHTED} | by_loss
+    entry = {**_summary(found, kept, round), "weights": state.weights, "measured": measured}
+    state = replace(state, round=round, dead_rounds=0 if kept.height else state.dead_rounds + 1)
     state = curriculum.advance(state, measured, config)
     state, moves = hardness.update(state, found, config)
-    return replace(
-        state, log=(*state.log, {**_summary(found, kept, round), "weights": used, "measured": measured, **moves})
-    )
+    return replace(state, log=(*state.log, {**entry, **moves}))
 
 
 def _round_groups(groups: Folder, scores: Folder, state: State) -> tuple[int, pl.DataFrame]:
