@@ -12,6 +12,7 @@ from typing import Any
 
 from toolsample_cli.config import ConfigError, ScoreConfig, nearest
 from toolsample_cli.protocols import PROTOCOLS, Parsed, detect, rlla
+from toolsample_cli.protocols.meaning import repeats_key
 from toolsample_cli.rewards.matching import NOTHING, components
 from toolsample_cli.rewards.self_example import self_example
 from toolsample_cli.rewards.table import REWARDS, Answer
@@ -176,7 +177,7 @@ class Scorer:
     ) -> Scored:
         well_formed = 1.0 if parsed.format_ok else 0.0
         valid = self.tools.valid(parsed.calls)
-        status = _status(parsed, valid, cut, self.tools)
+        status = _status(text, parsed, valid, cut, self.tools)
         name: float | None = None
         key: float | None = None
         value: float | None = None
@@ -201,12 +202,14 @@ class Scorer:
         )  # fmt: skip
 
 
-def _status(parsed: Parsed, valid: bool | None, cut: bool, tools: Toolbox) -> str:
+def _status(text: str, parsed: Parsed, valid: bool | None, cut: bool, tools: Toolbox) -> str:
     if cut and not (parsed.format_ok and parsed.calls):
         return "truncated"
-    if parsed.status == "ok" and valid is False and any(call.name not in tools.names for call in parsed.calls):
+    if parsed.status != "ok":
+        return parsed.status
+    if valid is False and any(call.name not in tools.names for call in parsed.calls):
         return "unknown_tool"
-    return parsed.status
+    return "duplicate_key" if repeats_key(text, parsed.calls) else "ok"
 
 
 def _further(answer: Answer, rules: Rules) -> dict[str, Any]:

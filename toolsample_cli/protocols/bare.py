@@ -28,7 +28,7 @@ def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
 
 def _located(body: str) -> tuple[str, str | None, bool]:
     """(text before, payload, fenced): the whole body, or its one fenced block."""
-    if body[:1] in ("{", "["):
+    if body.lstrip("\ufeff")[:1] in ("{", "["):
         return "", body, False
     start = body.find("```")
     if start < 0:

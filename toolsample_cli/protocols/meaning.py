@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from toolsample_cli.protocols import relaxed
-from toolsample_cli.toolcall import Call, TooDeep, TooLong, guard
+from toolsample_cli.toolcall import MAX_PAYLOAD, Call, TooDeep, TooLong, guard
 
 NAMES = ("name", "tool", "tool_name", "function_name", "api_name", "api", "recipient_name")
 ARGUMENTS = ("arguments", "parameters", "args", "params", "input", "tool_input", "kwargs", "action_input")
@@ -69,6 +70,48 @@ def _end_of_json(body: str, start: int) -> int:
         return _decode(body, begin)[1]
     except (ValueError, RecursionError):
         return start
+
+
+class _Repeated(Exception):
+    """A key that stands twice in one object."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Repeated
+    return found
+
+
+_strict_decode = json.JSONDecoder(object_pairs_hook=_pairs).raw_decode
+
+
+def repeats_key(text: str, calls: Sequence[Call]) -> bool:
+    """Whether the JSON that these calls were read from repeats a key in one object; decoders keep the last, silently.
+
+    The marks of keys are counted first, so that the second reading is rare.
+    """
+    body = text[text.rfind("</think>") + 1 :]
+    if len(body) > MAX_PAYLOAD or body.count('":') + body.count('" :') <= sum(2 + _keys(c.arguments) for c in calls):
+        return False
+    at = body.find("{")
+    for _ in range(MAX_BLOCKS):
+        if at < 0:
+            return False
+        try:
+            at = _strict_decode(body, at)[1]
+        except _Repeated:
+            return True
+        except (ValueError, RecursionError):
+            at += 1
+        at = body.find("{", at)
+    return False
+
+
+def _keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_keys, value.values()))
+    return sum(map(_keys, value)) if isinstance(value, list | tuple) else 0
 
 
 class Slip(ValueError):

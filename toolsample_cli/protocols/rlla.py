@@ -46,7 +46,7 @@ def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = froze
     if parsed.strict_calls is not None and text.endswith("</response>"):
         parsed.response = _between(text[max(end, 0) :], "<response>", "</response>")
     in_thought = 0 <= start < end or (start >= 0 and "<think>" in text[max(end, 0) : start])
-    if parsed.slip or in_thought or start < 0:
+    if parsed.slip or in_thought or start < 0 or text.find(OPEN, start + 1) >= 0:
         _mean(parsed, text, in_thought)
     return parsed
 
@@ -57,7 +57,7 @@ def _mean(parsed: Parsed, text: str, in_thought: bool) -> None:
     parsed.response = _between(body, "<response>", "</response>")
     if OPEN not in body:
         parsed.calls = ()
-        parsed.status = "truncated" if not closed else (parsed.slip if in_thought else "no_call")
+        parsed.status = "no_call" if closed else "truncated"
         if body[:1] in ("{", "[", "`"):
             untagged(parsed, body)
         return
