@@ -104,19 +104,30 @@ def task_row(prompt: Prompt, protocol: str) -> dict[str, Any]:
 
 
 def read_answer(reply: Mapping[str, Any], protocol: str, functions: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """A reply as the scorer wants it: {"text"} for the official decoder, {"calls", "text"} as its protocol reads it.
+    """A reply as the scorer wants it, to be read as strictly as the official handlers do, so that numbers are equal.
 
-    Thoughts are cut off first in prompting mode, as the official handlers of thinking models do. Calls that a server
-    gave ready are taken as they are, with underscores for dots when `underscores` says so. `functions` give the types
-    to a protocol whose text has none.
+    {"text"} is read by the official rules of the prompting mode, {"hermes"} by those for Qwen; {"calls", "text"} by the
+    strict reader of another protocol. Thoughts are cut off first, as the official handlers of thinking models do. Calls
+    that a server gave ready are taken as they are. `functions` give the types to a protocol whose text has none.
     """
-    text = reply["text"]
+    text = without_thought(reply["text"])
     if reply.get("calls") is not None:
         return {"calls": reply["calls"], "text": text, "underscores": reply.get("underscores", False)}
     if protocol == PROMPTING:
-        return {"text": without_thought(text)}
-    parsed = parsed_reply(text, protocol, functions)
-    return {"calls": [[call.name, call.arguments] for call in parsed.calls], "text": text}
+        return {"text": text}
+    if protocol == "hermes":
+        return {"hermes": text}
+    if protocol == "rlla":
+        return {"calls": rlla_prompt.calls(text), "text": text}
+    strict = parsed_reply(reply["text"], protocol, functions).strict_calls or ()
+    return {"calls": [[call.name, call.arguments] for call in strict], "text": text}
+
+
+def meant_calls(reply: Mapping[str, Any], protocol: str, functions: Sequence[dict[str, Any]] = ()) -> int:
+    """How many calls the model seems to have meant, read leniently; official readers may see none of them."""
+    if reply.get("calls") is not None or protocol == PROMPTING:
+        return len(reply.get("calls") or ())
+    return len(parsed_reply(reply["text"], protocol, functions).calls)
 
 
 def parsed_reply(text: str, protocol: str, functions: Sequence[dict[str, Any]]) -> Parsed:

@@ -106,7 +106,7 @@ class Dialogue:
         if done["refused"]:
             self.fault, self.ended = "refused:code", True
             return
-        self._remember(record["text"], answer, done)
+        self._remember(record["text"], done)
         if not done["strings"]:
             self.next_turn()
             return
@@ -114,7 +114,7 @@ class Dialogue:
         self.steps += 1
         self.ended = self.steps > self.constants["most_steps"]  # the official loop gives up here
 
-    def _remember(self, text: str, answer: Mapping[str, Any], done: Mapping[str, Any]) -> None:
+    def _remember(self, text: str, done: Mapping[str, Any]) -> None:
         """Put the reply and the results of its calls into the history."""
         results = zip(done["strings"], done["results"], strict=True)
         told = [{"role": "tool", "name": call, "content": result} for call, result in results]
@@ -127,7 +127,7 @@ class Dialogue:
         if done["strings"]:
             spoken["tool_calls"] = [
                 {"type": "function", "function": {"name": name, "arguments": arguments}, "id": self._call_id(number)}
-                for number, (name, arguments) in enumerate(answer["calls"])
+                for number, (name, arguments) in enumerate(pair for call in done["calls"] for pair in call.items())
             ]
             for number, tool in enumerate(told):
                 tool["tool_call_id"] = self._call_id(number)

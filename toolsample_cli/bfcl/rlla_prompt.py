@@ -15,6 +15,7 @@ from typing import Any
 from toolsample_cli import schema
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.shards import open_folder
+from toolsample_cli.toolcall import loads
 
 _TOOLS = re.compile(r"^1\. Name: .*?(?=\n\n\S|\Z)", re.DOTALL | re.MULTILINE)
 _SLOT = "{tools}"
@@ -94,6 +95,22 @@ def messages(text: str, functions: Sequence[Mapping[str, Any]], turns: Sequence[
     history = "**Dialogue Records History**\n" + "\n\n".join(parts)
     prompt = "\n\n".join([system(text, functions), *own])
     return [{"role": "system", "content": prompt}, {"role": "user", "content": history}]
+
+
+def calls(text: str) -> list[list[Any]]:
+    """[[name, arguments]] as ToolRL's own BFCL handler reads a reply: lines after the last tag, broken ones dropped."""
+    if "<tool_call>" not in text:
+        return []
+    found = []
+    for line in text.rsplit("<tool_call>", 1)[1].split("</tool_call>", 1)[0].strip().split("\n"):
+        try:
+            value = loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"] != "None":
+            arguments = value.get("parameters")
+            found += [[value["name"], arguments]] if isinstance(arguments, dict) else []
+    return found
 
 
 def _obs(results: list[dict[str, Any]]) -> str:

@@ -71,6 +71,8 @@ def _wrong(kind: str, form: str) -> Any:
 
 
 def _text(answer: Mapping[str, Any], form: str) -> Any:
+    if "hermes" in answer:
+        return answer["hermes"]
     if form == "text":
         return answer["text"]
     if answer["calls"]:

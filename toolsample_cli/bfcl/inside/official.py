@@ -14,6 +14,7 @@ from copy import deepcopy
 from typing import Any
 
 import callstrings
+import hermes
 import pycalls
 
 HOME = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
@@ -62,6 +63,9 @@ class Official:
         self.steps.eval = lambda text: callstrings.run(text, self.steps.__dict__, HOME)
         checker = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")
         self.multi_turn_checker = checker.multi_turn_checker
+        if version == "v4":
+            agentic = importlib.import_module("bfcl_eval.eval_checker.agentic_eval.agentic_checker")
+            self.agentic_checker = agentic.agentic_checker
         self._entries: dict[tuple[str, bool], list[dict]] = {}
         self._answers: dict[str, dict[str, Any]] = {}
         self._by_id: dict[str, dict[str, dict]] = {}
@@ -150,9 +154,15 @@ class Official:
     # ---- decoding --------------------------------------------------------------------------------------------
 
     def decoded(self, answer: dict[str, Any], language: str) -> list[dict[str, Any]]:
-        """Calls of an answer: {"calls": [[name, arguments]]} as they are, {"text"} by the official prompting rules."""
+        """Calls of an answer as [{name: arguments}]; raises where the official decoder fails.
+
+        An answer is {"calls": [[name, arguments]]} as they are, {"hermes": text} in Qwen's form, or {"text"} in that
+        of the official prompting mode.
+        """
         if "calls" in answer:
             return [{name: arguments} for name, arguments in answer["calls"]]
+        if "hermes" in answer:
+            return [{call["name"]: dict(call["arguments"].items())} for call in self._hermes(answer)]
         text = answer["text"]
         if language == "python":
             return pycalls.decode(text, self.version)
@@ -163,6 +173,11 @@ class Official:
                 text, {"java": "Java", "javascript": "JavaScript"}[language]
             )
         return self.handler.default_decode_ast_prompting(text, self.enums.ReturnFormat(language), False)
+
+    def _hermes(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        if len(answer["hermes"]) > hermes.LONGEST:
+            raise pycalls.Refused("the answer is too long")
+        return hermes.calls(answer["hermes"], self.version)
 
     def language(self, language: str) -> Any:
         """The checker's word for a language."""
@@ -177,6 +192,9 @@ class Official:
         """
         if "strings" in answer:
             return answer["strings"]
+        if "hermes" in answer:
+            calls = [{call["name"]: call["arguments"]} for call in self._hermes(answer)]
+            return self.handler.convert_to_function_call(calls)
         decoded = self.decoded(answer, "python")
         if "calls" in answer:
             return self.handler.convert_to_function_call(decoded)

@@ -33,7 +33,7 @@ class Judge:
         except Exception as error:  # the official checker stumbles over some values outside its own data
             return _wrong(f"checker_error:{type(error).__name__}", str(error), calls)
         if verdict["valid"]:
-            return {"valid": True, "calls": _plain(calls)}
+            return {"valid": True, "calls": _spoken(calls)}
         return _wrong(verdict["error_type"], verdict["error"], calls)
 
     def judge_relevance(self, category: str, answer: dict) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Judge:
             why = f"{type(error).__name__}: {error}"
         called = calls is not None and not self.official.utils.is_empty_output(calls)
         if called != ("irrelevance" in category):
-            return {"valid": True, "calls": _plain(calls or [])}
+            return {"valid": True, "calls": _spoken(calls)}
         if called:
             return _wrong("irrelevance_error:decoder_success", "a call where none is right", calls)
         return _wrong("relevance_error:decoder_failed", why, calls)
@@ -69,14 +69,37 @@ class Judge:
                     continue
                 if not self.official.steps.is_empty_execute_response(calls):
                     decoded[-1].append(calls)
-                    spoken += [] if "strings" in answer else self.official.decoded(answer, "python")
+                    spoken += self._heard(answer)
         self.forget()
         try:
             verdict = self.official.multi_turn_checker(decoded, truth, entry, category, "toolsample")
         finally:
             self.forget()
         if verdict["valid"]:
-            return {"valid": True, "calls": _plain(spoken)}
+            return {"valid": True, "calls": _spoken(spoken)}
+        return _wrong(verdict["error_type"], verdict["error_message"], spoken)
+
+    def judge_agentic(self, truth: list, turns: list[list[dict]]) -> dict[str, Any]:
+        """Verdict on a memory or web search dialogue: the last reply without a call must name an accepted answer."""
+        if len(turns) != 1:
+            return _wrong("agentic:inference_error", f"{len(turns)} turns, expected one")
+        last, spoken = None, []
+        for answer in turns[0]:
+            try:
+                calls = self.official.executable(answer)
+            except pycalls.Refused:
+                raise
+            except Exception:  # as in the official runner: what is no call is the message looked for
+                calls = []
+            if self.official.steps.is_empty_execute_response(calls):
+                last = answer.get("hermes", answer.get("text"))
+            else:
+                spoken += self._heard(answer)
+        if not last:
+            return _wrong("agentic:no_last_message", "no reply without a call", spoken)
+        verdict = self.official.agentic_checker(last, truth)
+        if verdict["valid"]:
+            return {"valid": True, "calls": _spoken(spoken)}
         return _wrong(verdict["error_type"], verdict["error_message"], spoken)
 
     def forget(self, owner: str = "toolsample", entry_id: str = "") -> None:
@@ -92,6 +115,8 @@ class Judge:
         try:
             if kind in ("relevance", "irrelevance"):
                 return self.judge_relevance(kind, request["answer"])
+            if kind in ("memory", "web_search"):
+                return self.judge_agentic(self.official.answers(category)[request["id"]], request["turns"])
             entry = request.get("entry") or self.official.entry(category, request["id"])
             truth = request["truth"] if "truth" in request else self.official.answers(category)[request["id"]]
             if kind == "multi_turn":
@@ -101,7 +126,7 @@ class Judge:
             return _wrong("refused:code", str(refused))
 
     def execute(self, entry: dict, answer: dict, history: list[list[str]] | None) -> dict[str, Any]:
-        """Run one step's calls: {strings, results, refused}; no strings where the reply holds no call.
+        """Run one step's calls: {strings, results, calls, refused}; no strings where the reply holds no call.
 
         `history`: the call strings of all steps so far, when the simulated tools have to be set up anew.
         """
@@ -112,12 +137,24 @@ class Judge:
         try:
             strings = self.official.executable(answer)
         except pycalls.Refused:
-            return {"strings": [], "results": [], "refused": True}
+            return {"strings": [], "results": [], "calls": [], "refused": True}
         except Exception:  # as in the official loop: a reply that cannot be read ends the turn
             strings = []
         if self.official.steps.is_empty_execute_response(strings):
-            strings = []
-        return {"strings": strings, "results": self._run(entry, strings) if strings else [], "refused": False}
+            return {"strings": [], "results": [], "calls": [], "refused": False}
+        return {
+            "strings": strings,
+            "results": self._run(entry, strings),
+            "calls": _spoken(self._heard(answer)),
+            "refused": False,
+        }
+
+    def _heard(self, answer: dict) -> list[dict]:
+        """Calls of an answer for the record; the official readers for steps and for single turns differ a little."""
+        try:
+            return [] if "strings" in answer else self.official.decoded(answer, "python")
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return []
 
     def _run(self, entry: dict, strings: list[str]) -> list[str]:
         category = entry["id"].rsplit("_", 1)[0]
@@ -135,7 +172,15 @@ class Judge:
 
 def _wrong(error_type: str, error: Any, calls: Any = ()) -> dict[str, Any]:
     text = error if isinstance(error, str) else "; ".join(str(item) for item in error)
-    return {"valid": False, "error_type": error_type, "error": text[:2000], "calls": _plain(calls)}
+    return {"valid": False, "error_type": error_type, "error": text[:2000], "calls": _spoken(calls)}
+
+
+def _spoken(calls: Any) -> list[dict[str, Any]]:
+    """What was decoded as [{name: {parameter: value}}]; whatever has another shape is left out."""
+    items = calls if isinstance(calls, list | tuple) else []
+    return [
+        _plain(call) for call in items if isinstance(call, dict) and all(isinstance(v, dict) for v in call.values())
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,104 @@
+"""Slow: our scorer against the official command on the same answers, and our prompts against the official handlers'.
+
+    python -m pytest tests/test_bfcl_official.py -m slow        makes the full official package's environment once
+
+Set TOOLSAMPLE_BFCL_V4 or TOOLSAMPLE_BFCL_V3 to the interpreter of an installation that is there already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import bfcl_official
+import pytest
+from bfcl_parity import compare
+
+from toolsample_cli.bfcl import categories, environment
+from toolsample_cli.bfcl.scorer import Scorer
+from toolsample_cli.errors import MissingDependency
+
+pytestmark = pytest.mark.slow
+
+
+def _official(version: str) -> Path:
+    given = os.environ.get(f"TOOLSAMPLE_BFCL_{version.upper()}")
+    try:
+        return Path(given) if given else bfcl_official.environment(version)
+    except (MissingDependency, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the full official package cannot be installed here: {error}")
+
+
+@pytest.mark.parametrize("form", ["text", "dots"])
+@pytest.mark.parametrize("version", ["v4", "v3"])
+def test_every_verdict_and_the_total_are_the_official_ones(version: str, form: str):
+    """5,106 and 4,441 answers of every kind, as prompted Python and as Hermes calls."""
+    record = compare(version, form, _official(version), seed=1)
+    assert record["entries"] == {"v4": 5106, "v3": 4441}[version]
+    assert record["differing"] == {}
+    assert record["overall_ours"] == record["overall_official"]
+    assert record["ratio_vs_official"] <= 1.0
+    assert 0.3 < record["right"] / record["entries"] < 0.8  # the answers are neither all right nor all wrong
+
+
+PROMPTS = """
+import json, sys
+from copy import deepcopy
+version, name, wanted = sys.argv[1], sys.argv[2], json.loads(sys.stdin.read())
+from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING as table
+config = table[name]
+if version == "v3":
+    handler = config.model_handler(name, 0)
+else:
+    handler = config.model_handler(
+        model_name=config.model_name, temperature=0, registry_name=name, is_fc_model=config.is_fc_model)
+texts = {}
+for entry in wanted:
+    entry = deepcopy(entry)
+    data = handler._pre_query_processing_prompting(entry)
+    data = handler.add_first_turn_message_prompting(data, entry["question"][0])
+    texts[entry["id"]] = handler._format_prompt(data["message"], data["function"])
+print(json.dumps(texts))
+"""
+
+CHATML = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+@pytest.mark.parametrize("version", ["v4", "v3"])
+def test_prompting_mode_gives_the_official_handlers_text(version: str, tmp_path: Path):
+    """Five questions a category, rendered by a ChatML template, against Qwen's official prompting handler."""
+    from tiny_model import tiny_tokenizer
+
+    from toolsample_cli.bfcl import ask
+    from toolsample_cli.bfcl.entries import official_question
+    from toolsample_cli.chat import Chat
+
+    tiny_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    chat = Chat.load(tmp_path)
+    ours, raw = {}, []
+    with Scorer(environment.provide(version)) as scorer:
+        style = ask.Style(ask.PROMPTING, lambda q: scorer.ask("prompted", entry=q.official))
+        for category in categories.SCORED[version]:
+            if categories.kind_of(category) in ("memory", "web_search"):
+                continue
+            shown, plain = scorer.entries(category), scorer.ask("entries", category=category, hint=False)
+            step = max(1, len(shown) // 5)
+            for row, bare in list(zip(shown, plain, strict=True))[::step][:5]:
+                question = official_question(category, row)
+                prompt = style.prompt(question.id, style.first(question), question.functions)
+                ours[question.id] = chat.prompt_text(ask.task_row(prompt, ask.PROMPTING))
+                raw.append(bare if version == "v3" else row)
+    done = subprocess.run(
+        [str(_official(version)), "-c", PROMPTS, version, "Qwen/Qwen3-8B"],
+        input=json.dumps(raw), capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "BFCL_PROJECT_ROOT": str(tmp_path)},
+    )  # fmt: skip
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert len(ours) == 17 * 5
+    assert ours == theirs
