@@ -25,6 +25,8 @@ QUIRKS = {
     "all_or_nothing": "one unreadable line voids all calls",
 }
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MAX_TRIES = 1000
+"""Objects and bad lines that are read in one block when they may span lines."""
 _TAGS = re.compile(r"<(?=/?(?:tool_call|response|think)>)")
 _SPACES = re.compile(r"\s*")
 _decoder = json.JSONDecoder()
@@ -156,15 +158,22 @@ def _lines(payload: str) -> list[tuple[Any, str]]:
 def _spanning(payload: str) -> Iterator[tuple[Any, str]]:
     """(value, fault) of objects one after another, each on as many lines as it likes."""
     fault = _guarded(guard, payload)[1]
-    at = 0
-    while at < len(payload) and not fault:
-        pair, fault = _guarded(_decode, payload, at)
-        if not fault:
-            value, at = pair
-            yield (value, "") if isinstance(value, dict) else (None, "not_object")
-            at = _SPACES.match(payload, at).end()
     if fault:
         yield None, fault
+        return
+    at = 0
+    for _ in range(MAX_TRIES):
+        at = _SPACES.match(payload, at).end()
+        if at >= len(payload):
+            return
+        pair, fault = _guarded(_decode, payload, at)
+        if fault:  # go on behind the line
+            yield None, fault
+            line_end = payload.find("\n", at)
+            at = line_end if line_end >= 0 else len(payload)
+            continue
+        value, at = pair
+        yield (value, "") if isinstance(value, dict) else (None, "not_object")
 
 
 def _guarded(function: Callable, *arguments: Any) -> tuple[Any, str]:

@@ -74,9 +74,7 @@ def _right(name: str, schema: Mapping[str, Any] | None, call: Call, options: Opt
 
 def _value_right(schema: Mapping[str, Any], value: Any, accepted: Sequence[Any]) -> bool:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
-    expected = _TYPES.get(kind if isinstance(kind, str) else "any", str)
-    item_kind = (schema.get("items") or {}).get("type") if isinstance(schema, Mapping) and expected is list else None
-    item = _TYPES.get(item_kind, str) if isinstance(item_kind, str) else None
+    expected, item = _expected(schema, kind) if isinstance(kind, str) else _inferred(accepted)
     if isinstance(value, tuple) and kind == "tuple":
         value = list(value)
     if expected is float and type(value) is int:
@@ -94,6 +92,21 @@ def _value_right(schema: Mapping[str, Any], value: Any, accepted: Sequence[Any])
         if expected is list:
             return _list_right(value, accepted)
     return value in accepted
+
+
+def _expected(schema: Mapping[str, Any], kind: str) -> tuple[type, type | None]:
+    """(type, type of the items of a list) that the schema demands."""
+    expected = _TYPES.get(kind, str)
+    items = schema.get("items") if expected is list else None
+    inner = items.get("type") if isinstance(items, Mapping) else None
+    return expected, _TYPES.get(inner, str) if isinstance(inner, str) else None
+
+
+def _inferred(accepted: Sequence[Any]) -> tuple[type, type | None]:
+    """The same from the accepted values, where the schema says nothing (the official checker needs a type)."""
+    first = next((option for option in accepted if option != ""), "")
+    of_dicts = isinstance(first, list) and bool(first) and all(isinstance(item, dict) for item in first)
+    return type(first), dict if of_dicts else None
 
 
 def _as_float(value: int) -> float | int:

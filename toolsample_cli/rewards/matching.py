@@ -123,7 +123,7 @@ def assign(costs: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
     if not costs or not costs[0]:
         return []
     if len(costs) > len(costs[0]):
-        return [(i, j) for j, i in assign([list(column) for column in zip(*costs, strict=True)])]
+        return sorted((i, j) for j, i in assign([list(column) for column in zip(*costs, strict=True)]))
     rows, columns = len(costs), len(costs[0])
     row_price, column_price = [0.0] * (rows + 1), [0.0] * (columns + 1)
     owner = [0] * (columns + 1)  # row that holds a column, from 1; 0 is free

@@ -56,7 +56,7 @@ class ValueRule:
         if self.unicode == "nfkc":
             text = unicodedata.normalize("NFKC", text)
         if self.case == "ignore":
-            text = text.casefold()
+            text = text.lower()  # as BFCL's checker; case folding would also merge letters
         if self.quotes == "together":
             text = text.replace("'", '"')
         if self.space == "collapse":
