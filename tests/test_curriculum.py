@@ -15,6 +15,7 @@ from toolsample_cli import curriculum, schema
 from toolsample_cli.config import CurriculumConfig, FilterConfig
 from toolsample_cli.curriculum import State
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.reward import combine
 from toolsample_cli.shards import Slice, open_folder
 from toolsample_cli.stages.common import Options
 from toolsample_cli.stages.curriculum import Paths, run
@@ -237,7 +238,22 @@ class TestWeighting:
         assert curriculum.measure_loss(records) == {"name": 0.75, "key": 1.0, "value": 0.25}
         assert curriculum.measure_loss(records.with_columns(loss=0.0)) == {}
 
-    def test_random_weights_meet_the_loop_twin_and_the_bounds(self):
+    def test_mastery_by_loss_needs_the_records(self, tmp_path):
+        """The first round has none and weighs evenly; the second one takes them, or says that they are missing."""
+        loop = Loop(tmp_path, small(mastery="loss"))
+        assert loop.step(lambda task: [RIGHT, HALF])["weights"] == curriculum.EVEN
+        with pytest.raises(ConfigError, match="needs --records"):
+            loop.step(lambda task: [RIGHT, HALF])
+        row = {**dict.fromkeys(schema.RECORDS.schema), "rollout_id": "a", "step": 0, "advantage": 1.0, "tokens": 9}
+        row |= {"dropped_tokens": 0, "loss": 1.0, "loss_name": 0.1, "loss_key": 0.1, "loss_value": 0.8}
+        records = write(schema.RECORDS, tmp_path / "records", [schema.frame(schema.RECORDS, [row])])
+        last = tmp_path / "round0" / "state.json"
+        paths = Paths(loop.corpus, tmp_path / "groups1", tmp_path / "scores1", state=last, records=records)
+        run(paths, tmp_path / "again", loop.config, Options())
+        state = json.loads((tmp_path / "again" / "state.json").read_text())
+        assert state["mastery"]["value"] == pytest.approx(0.2) and state["weights"]["value"] > state["weights"]["key"]
+
+    def test_random_weights_meet_combine_and_the_bounds(self):
         """Full marks stay 4 and nothing stays -3 (and 0) whatever the weights are."""
         frame = score_frame({"a": [RIGHT, HALF, WRONG] * 3})
         for seed in range(20):
@@ -245,9 +261,8 @@ class TestWeighting:
             weights = {name: draw.uniform(0.5, 2) for name in curriculum.WEIGHTED}
             rewards = curriculum.batch(frame, weights, 0.0)["reward"].to_list()
             for row, reward in zip(frame.to_dicts(), rewards, strict=True):
-                earned = sum(weights[name] * row[name] for name in weights)
-                possible = sum(weights[name] * row[f"{name}_max"] for name in weights)
-                assert reward == pytest.approx(row["format"] - 3 + 6 * earned / possible, abs=1e-12)
+                parts, maxima = ([row[f"{name}{end}"] for name in curriculum.WEIGHTED] for end in ("", "_max"))
+                assert reward == combine(row["format"], *parts, maxima, tuple(weights.values()))
             assert (max(rewards), min(rewards)) == (pytest.approx(4.0, abs=1e-12), -3.0)
 
 

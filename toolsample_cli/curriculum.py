@@ -8,7 +8,9 @@ The paper's formulas are not public to us; all here are our reading (methods 1.5
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,7 +19,6 @@ import polars as pl
 
 from toolsample_cli.config import CurriculumConfig
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.reward import combine
 from toolsample_cli.schema import BATCH, COMPONENTS
 
 WEIGHTED = ("name", "key", "value")
@@ -196,14 +197,10 @@ def batch(scores: pl.DataFrame, weights: Mapping[str, float], bonus: float) -> p
     first part is the base reward to its last bit. Where the weights leave nothing of a task's maxima, its reward
     is the format alone.
     """
-    chosen = tuple(weights[name] for name in WEIGHTED)
     extra = pl.when(pl.col("self_example").fill_null(False)).then(bonus).otherwise(0.0)
-    if all(weight == 1 for weight in chosen):
-        weighted = pl.col("reward")
-    else:
-        weighted = pl.Series("reward", [_weighted(row, chosen) for row in scores.iter_rows(named=True)], pl.Float64)
+    even = all(weights[name] == 1 for name in WEIGHTED)
     return scores.with_columns(
-        reward=weighted + extra,
+        reward=(pl.col("reward") if even else _weighted(weights)) + extra,
         base_reward=pl.col("reward"),
         bonus=extra,
         exact=pl.col("exact").fill_null(False),
@@ -212,11 +209,13 @@ def batch(scores: pl.DataFrame, weights: Mapping[str, float], bonus: float) -> p
     ).select(list(BATCH.schema))
 
 
-def _weighted(row: Mapping[str, Any], weights: tuple[float, ...]) -> float:
-    maxima = tuple(row[f"{name}_max"] for name in WEIGHTED)
-    if row["name"] is None or sum(w * (m or 0.0) for w, m in zip(weights, maxima, strict=True)) == 0:
-        return row["format"]
-    return combine(row["format"], *(row[name] for name in WEIGHTED), maxima, weights)
+def _weighted(weights: Mapping[str, float]) -> pl.Expr:
+    """`reward.combine` for a whole frame; where the weights leave nothing to earn, the format alone."""
+    earned, possible = (
+        functools.reduce(operator.add, (weights[name] * pl.col(f"{name}{ending}") for name in WEIGHTED))
+        for ending in ("", "_max")
+    )
+    return pl.when(possible > 0).then(pl.col("format") + (6.0 * earned / possible - 3.0)).otherwise(pl.col("format"))
 
 
 def _scaled(name: str) -> pl.Expr:
