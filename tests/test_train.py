@@ -289,7 +289,7 @@ def test_a_batch_of_unknown_rollouts_is_refused(base, tmp_path):
     ("sampling", "error"),
     [
         ({"temperature": 0.0}, "greedy"),
-        ({"temperature": 0.7, "logprobs_mode": "raw_logprobs"}, "before the temperature"),
+        ({"temperature": 0.7, "logprobs": "raw_logprobs"}, "before the temperature"),
     ],
 )
 def test_logprobs_of_another_distribution_are_refused(base, tmp_path, sampling, error):

@@ -8,7 +8,7 @@ the slow twin (and the way for models that are not pure attention). Both give th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -46,16 +46,17 @@ class Group:
         return len(self.prompt) + sum(max(len(r.completion) - 1, 0) for r in self.rollouts)
 
 
-@dataclass
 class Segments:
     """The segment table of a packed micro-batch: (prompt length, (completion slots, ...)) a group, in slot order.
 
-    `seen` counts attention calls that used it: a model that ignores the table would attend across rollouts.
+    `seen` counts attention calls that used it: a model that ignores the table would attend across rollouts. No
+    dataclass: FSDP copies those on their way through a sharded module.
     """
 
-    groups: tuple[tuple[int, tuple[int, ...]], ...]
-    seen: int = 0
-    cache: dict = field(default_factory=dict)
+    def __init__(self, groups: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
+        self.groups = groups
+        self.seen = 0
+        self.cache: dict = {}
 
     @property
     def longest(self) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from toolsample_cli.errors import DataError
+from toolsample_cli.grpo import adapter
 from toolsample_cli.grpo.world import World, like, whole
 from toolsample_cli.shards import sync_folder
 
@@ -35,7 +35,8 @@ class Position:
     """Where training stands: rounds done, optimizer steps in all, steps done of the round at hand.
 
     `dead_rounds` counts successive rounds without a single live group. `config` and `inputs` are those of the round
-    at hand; `metrics` and `records` its finished steps' rows.
+    at hand; `metrics` and `records` its finished steps' rows; `history` what the collapse alarm looks back on;
+    `base` the model that an adapter belongs to.
     """
 
     rounds: int = 0
@@ -47,6 +48,7 @@ class Position:
     metrics: list[list[Any]] = field(default_factory=list)
     records: list[list[Any]] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)
+    base: str | None = None
 
 
 def read_position(folder: Path) -> Position | None:
@@ -73,16 +75,28 @@ class Writer:
     world: World
     source: str
     dtype: torch.dtype
+    merge: bool = True
 
     def write(self, folder: Path, policy: Any, optimizer: torch.optim.Optimizer, position: Position) -> None:
         """Gather (all ranks), write beside `folder` (rank 0), rename. An older folder there is replaced last."""
-        weights = {name: whole(tensor) for name, tensor in policy.inner.state_dict().items()}
+        low_rank = adapter.adapter_tensors(policy.model) if adapter.is_adapted(policy.model) else None
+        weights = _weights(policy.inner) if low_rank is None else adapter.merged(policy.model)
         moments = optimizer_tensors(policy, optimizer)
         if self.world.first:
             beside = folder.parent / f".{folder.name}.tmp"
             shutil.rmtree(beside, ignore_errors=True)
             (beside / TRAINER).mkdir(parents=True)
-            self._weights(beside, policy, weights)
+            if low_rank is not None:
+                adapter.write_adapter(policy.model, low_rank, beside / adapter.FOLDER, position.base or self.source)
+            elif self.dtype != torch.float32:
+                _save(beside / TRAINER / "master.safetensors", weights)
+            if low_rank is not None and not self.merge:
+                adapter.write_adapter(policy.model, low_rank, beside, position.base or self.source)
+            else:
+                saved = {name: w.to(self.dtype) if w.is_floating_point() else w for name, w in weights.items()}
+                policy.inner.save_pretrained(beside, state_dict=saved)
+                _say_dtype(beside / "config.json", self.dtype)
+            copy_tokenizer(self.source, beside)
             _save(beside / TRAINER / "optimizer.safetensors", moments)
             _save(beside / TRAINER / "rng.safetensors", rng_tensors())
             _text(beside / TRAINER / STATE, json.dumps(asdict(position), ensure_ascii=False))
@@ -90,17 +104,18 @@ class Writer:
             replace(beside, folder)
         self.world.barrier()
 
-    def _weights(self, beside: Path, policy: Any, weights: dict[str, torch.Tensor]) -> None:
-        if self.dtype != torch.float32:
-            _save(beside / TRAINER / "master.safetensors", _untied(policy.inner, weights))
-        saved = {name: w.to(self.dtype) if w.is_floating_point() else w for name, w in weights.items()}
-        policy.inner.save_pretrained(beside, state_dict=saved)
-        copy_tokenizer(self.source, beside)
+
+def _say_dtype(file: Path, dtype: torch.dtype) -> None:
+    # save_pretrained writes the type of the live model, which is float32, whatever is saved
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    _text(file, json.dumps(config, indent=2, sort_keys=True))
 
 
-def _untied(model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    kept = {name for name, _ in model.named_parameters()}
-    return {name: tensor for name, tensor in weights.items() if name in kept}
+def _weights(model: Any) -> dict[str, torch.Tensor]:
+    # a tied head has no weight of its own; named_parameters lists it once
+    kept = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+    return {name: whole(tensor) for name, tensor in model.state_dict().items() if name in kept}
 
 
 def copy_tokenizer(source: str, folder: Path) -> None:

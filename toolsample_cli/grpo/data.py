@@ -29,6 +29,7 @@ class TrainSet:
     """Groups in a fixed order and one line of facts a rollout (R rows, in the same order).
 
     `facts` columns: rollout_id, task_id, advantage, and for grpo reward, base_reward, bonus, format, exact.
+    `unscored` are rows that came without logprobs.
     """
 
     groups: list[Group]
@@ -38,6 +39,7 @@ class TrainSet:
     advantages: Advantages | None = None
     counts: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    unscored: frozenset[int] = frozenset()
 
     @property
     def longest(self) -> int:
@@ -53,6 +55,7 @@ class _Row:
     completion: np.ndarray
     logprobs: np.ndarray
     truncated: bool
+    scored: bool = True
 
 
 def scored_rollouts(rollouts: Folder, batch: pl.DataFrame, config: Any, vocabulary: int) -> TrainSet:
@@ -63,6 +66,12 @@ def scored_rollouts(rollouts: Folder, batch: pl.DataFrame, config: Any, vocabula
     """
     sampling, warnings = sampling_facts(rollouts)
     rows = _gather(rollouts, batch, vocabulary)
+    unscored = [rollout_id for rollout_id, row in rows.items() if not row.scored]
+    if unscored and config.old_policy == "stored":
+        raise DataError(
+            f"{rows[unscored[0]].where}: no logprobs, so there is nothing to take a ratio against",
+            hint="sample with a backend that returns logprobs, or recompute them: --old-policy recompute",
+        )
     order = sorted(rows, key=lambda rollout_id: (rows[rollout_id].group, rollout_id))
     position = {rollout_id: number for number, rollout_id in enumerate(order)}
     batch = batch.sort(pl.col("rollout_id").replace_strict(position, return_dtype=pl.Int64))
@@ -83,7 +92,8 @@ def scored_rollouts(rollouts: Folder, batch: pl.DataFrame, config: Any, vocabula
     )
     counts = {"dropped_tokens": sum(int((~r.usable).sum()) for g in groups for r in g.rollouts)}
     latest = max((key[1] for key in keys), default=0)
-    return TrainSet(groups, facts, latest, sampling, result, counts, warnings)
+    missing = frozenset(position[rollout_id] for rollout_id in unscored)
+    return TrainSet(groups, facts, latest, sampling, result, counts, warnings, missing)
 
 
 def _components(batch: pl.DataFrame) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
@@ -110,7 +120,7 @@ def sampling_facts(rollouts: Folder) -> tuple[float, list[str]]:
             f"{rollouts.path}: greedy rollouts (temperature 0) have no distribution to learn from",
             hint="sample with --temperature 1",
         )
-    mode = str(config.get("logprobs_mode", "processed"))
+    mode = str(config.get("logprobs") or "processed")
     if mode.startswith("raw") and temperature != 1.0:
         raise ConfigError(
             f"{rollouts.path}: logprobs were taken before the temperature of {temperature:g} was applied",
@@ -158,17 +168,14 @@ def _rows(found: pl.DataFrame, shard: Shard, prompts: dict[tuple[str, int], np.n
         prompt, completion, logp = prompt_ids[index], completion_ids[index], logprobs[index]
         if completion is None or prompt is None or not len(prompt):
             raise DataError(f"{where}: no token ids")
-        if logp is None:
-            raise DataError(
-                f"{where}: no logprobs, so there is nothing to take a ratio against",
-                hint="sample with a backend that returns logprobs",
-            )
+        scored = logp is not None
+        logp = logp if scored else np.zeros(len(completion), np.float32)
         if len(logp) != len(completion):
             raise DataError(f"{where}: {len(logp)} logprobs for {len(completion)} completion tokens")
         prompt = prompts.setdefault((task_id, number), prompt)
         if not np.array_equal(prompt, prompt_ids[index]):
             raise DataError(f"{where}: its prompt differs from that of the other samples of the task in round {number}")
-        yield rollout_id, _Row(where, (task_id, number), prompt, completion, logp, finish == "length")
+        yield rollout_id, _Row(where, (task_id, number), prompt, completion, logp, finish == "length", scored)
 
 
 def _arrays(column: pl.Series) -> list[np.ndarray | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.grpo import attention, checkpoint
+from toolsample_cli.grpo import adapter, attention, checkpoint
 from toolsample_cli.grpo.policy import Policy, supports_packing
 from toolsample_cli.grpo.world import World, shard
 
@@ -57,8 +57,20 @@ def model_digest(model: str) -> str:
     return state.hexdigest()
 
 
-def load_policy(model: str, config: TrainConfig, world: World) -> Loaded:
-    """Read a model folder (safetensors only) or hub id. DataError when there is none or it cannot be read."""
+def load_policy(model: str, config: TrainConfig, world: World, base: str | None = None) -> Loaded:
+    """Read a model folder (safetensors only) or hub id. DataError when there is none or it cannot be read.
+
+    With lora_rank the adapter in `model` is put on `base`, or a fresh one on `model` itself.
+    """
+    if not config.lora_rank:
+        return load_model(model, config, world)
+    saved = Path(model) if base is not None and (Path(model) / adapter.FOLDER).is_dir() else None
+    loaded = load_model(base if saved is not None else model, config, world)
+    return replace(loaded, model=adapter.attach(loaded.model, config, saved))
+
+
+def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
+    """`load_policy` without an adapter."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -104,25 +116,39 @@ def _packed(settings: Any, config: TrainConfig) -> bool:
     return able and config.layout != "padded"
 
 
-def make_optimizer(
-    loaded: Loaded, temperature: float, config: TrainConfig, world: World
-) -> tuple[Policy, torch.optim.Optimizer]:
-    """The policy on its device (sharded when there are several ranks) and AdamW over its trainable parameters."""
-    policy = Policy(loaded.model, temperature=temperature, dtype=loaded.dtype)
-    source = loaded.model.config._name_or_path
-    if Path(source).is_dir():
-        checkpoint.load_master(Path(source), policy)
-    policy.to(world.device)
-    if world.size > 1:
-        shard(policy, layers_of(policy), world, loaded.dtype)
+def make_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; weight decay on matrices only."""
     decayed = [p for p in policy.parameters() if p.requires_grad and p.ndim >= 2]
     others = [p for p in policy.parameters() if p.requires_grad and p.ndim < 2]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=True)
-    return policy, optimizer
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=True)
+
+
+def make_policy(loaded: Loaded, source: str, temperature: float, world: World) -> Policy:
+    """The policy on its device, sharded when there are several ranks, with master weights where `source` has them."""
+    policy = Policy(loaded.model, temperature=temperature, dtype=loaded.dtype)
+    if Path(source).is_dir() and not adapter.is_adapted(loaded.model):
+        checkpoint.load_master(Path(source), policy)
+    policy.to(world.device)
+    if world.size > 1:
+        shard(policy, layers_of(policy), world, loaded.dtype)
+    return policy
+
+
+SMALL = 20_000_000
+"""Parameters below which one CPU thread is fastest: more of them wait for each other longer than they work."""
+
+
+def set_threads(loaded: Loaded, config: TrainConfig, world: World) -> None:
+    """Fix torch's threads for this process (CPU only)."""
+    if world.device.type != "cpu":
+        return
+    small = sum(parameter.numel() for parameter in loaded.model.parameters()) < SMALL
+    if config.threads or small:
+        torch.set_num_threads(config.threads or 1)
 
 
 def layers_of(policy: Policy) -> list[torch.nn.Module]:

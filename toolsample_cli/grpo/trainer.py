@@ -17,6 +17,7 @@ import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import StageFailure
+from toolsample_cli.grpo.alarm import collapse
 from toolsample_cli.grpo.batch import Group, Pack, Rollout, pack, pad, plan
 from toolsample_cli.grpo.checkpoint import Position
 from toolsample_cli.grpo.data import TrainSet
@@ -24,6 +25,7 @@ from toolsample_cli.grpo.loss import Rule, StepSize, likelihood_loss, policy_los
 from toolsample_cli.grpo.metrics import StepTally, record
 from toolsample_cli.grpo.policy import Policy
 from toolsample_cli.grpo.schedule import Schedule
+from toolsample_cli.grpo.tracking import Tracker
 from toolsample_cli.grpo.world import World, whole
 
 
@@ -41,17 +43,30 @@ class Run:
     packed: bool = True
     save: Callable[[Position], None] | None = None
     tick: Callable[[int], None] = lambda _: None
+    reference: Policy | None = None
+    anchors: dict[int, np.ndarray] | None = None
+    spans: Callable[[np.ndarray], np.ndarray] | None = None
+    trackers: Sequence[Tracker] = ()
 
 
 def rule_of(config: TrainConfig) -> Rule:
     """The loss part of the settings."""
-    names = ("loss", "clip_low", "clip_high")
-    return Rule(**{name: getattr(config, name) for name in names})
+    names = ("loss", "clip_low", "clip_high", "dual_clip", "cispo_cap", "kl", "kl_kind", "is_cap", "is_mode")
+    picked = {name: getattr(config, name) for name in names}
+    return Rule(**picked, divide=config.loss_divide, entropy=config.entropy_bonus)
 
 
 def schedule_of(config: TrainConfig) -> Schedule:
     """The learning-rate part of the settings."""
-    return Schedule(config.lr, config.lr_schedule, config.lr_decay, floor=config.lr_floor)
+    return Schedule(
+        config.lr,
+        config.lr_schedule,
+        config.lr_decay,
+        config.lr_decay_unit,
+        config.lr_floor,
+        config.lr_horizon,
+        config.warmup_steps,
+    )
 
 
 def step_order(count: int, config: TrainConfig, rounds: int) -> list[np.ndarray]:
@@ -107,7 +122,7 @@ def one_step(run: Run, groups: Sequence[Group], rate: float) -> tuple[dict[str, 
 
 def _live(groups: Sequence[Group], config: TrainConfig) -> list[Group]:
     # the gradient of a group without advantages is zero, so it is counted but not forwarded
-    if config.objective == "sft":
+    if config.objective == "sft" or config.kl > 0 or config.entropy_bonus > 0:
         return list(groups)
     return [group for group in groups if any(r.advantage != 0.0 and r.usable.any() for r in group.rollouts)]
 
@@ -115,7 +130,7 @@ def _live(groups: Sequence[Group], config: TrainConfig) -> list[Group]:
 def micro_batches(groups: Sequence[Group], run: Run) -> list[Pack]:
     """This rank's micro-batches of a step; all ranks get the same number."""
     make = pack if run.packed else pad
-    bins = plan(groups, run.config.token_budget or (4096 if run.world.device.type == "cpu" else 32768))
+    bins = plan(groups, budget_of(run))
     if not bins:
         return []
     mine = bins[run.world.rank :: run.world.size]
@@ -123,6 +138,11 @@ def micro_batches(groups: Sequence[Group], run: Run) -> list[Pack]:
     while len(packs) < math.ceil(len(bins) / run.world.size):
         packs.append(make([_weightless(bins[0][0])]))
     return packs
+
+
+def budget_of(run: Run) -> int:
+    """Slots of a micro-batch; small by default on CPU, where caches are."""
+    return run.config.token_budget or (4096 if run.world.device.type == "cpu" else 32768)
 
 
 def _weightless(group: Group) -> Group:
@@ -133,14 +153,67 @@ def _weightless(group: Group) -> Group:
 
 def micro_step(run: Run, micro: Pack, size: StepSize, tally: StepTally) -> None:
     """Forward, loss, backward and count of one micro-batch."""
+    span_N = None
+    if run.spans is not None:
+        span_N = torch.from_numpy(per_token(micro, lambda row, ids: run.spans(ids))).to(run.world.device)
     micro = micro.to(run.world.device)
+    reference_N = reference_logprobs(run, micro) if run.config.kl > 0 else None
+    anchor_N = anchor_logprobs(run, micro) if run.anchors is not None else None
     logp_N, entropy_N = run.policy(micro, entropy=True)
     if run.config.objective == "sft":
         loss = likelihood_loss(logp_N, micro.tokens, size)
     else:
-        loss = policy_loss(logp_N, micro.tokens, rule_of(run.config), size, entropy_N=entropy_N)
+        loss = policy_loss(
+            logp_N,
+            micro.tokens,
+            rule_of(run.config),
+            size,
+            entropy_N=entropy_N,
+            reference_N=reference_N,
+            anchor_N=anchor_N,
+        )
     (loss.total * run.world.size).backward()
-    tally.add(micro, loss, entropy_N)
+    tally.add(micro, loss, entropy_N, span_N)
+
+
+def per_token(micro: Pack, value: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
+    """`value(row in the step, completion ids)` of every rollout of a micro-batch, laid out as its scored tokens."""
+    counts = np.bincount(micro.tokens.row_N.cpu().numpy(), minlength=len(micro.tokens.row_ids))
+    parts = np.split(micro.tokens.target_N.cpu().numpy(), np.cumsum(counts)[:-1])
+    rows = micro.tokens.row_ids.tolist()
+    return np.concatenate([value(row, ids) for row, ids in zip(rows, parts, strict=True)])
+
+
+def reference_logprobs(run: Run, micro: Pack) -> torch.Tensor:
+    """Logprobs under the reference policy; with an adapter and no other reference, the model without it."""
+    with torch.no_grad():
+        if run.reference is not None:
+            return run.reference(micro, entropy=False)[0]
+        with run.policy.model.disable_adapter():
+            return run.policy(micro, entropy=False)[0]
+
+
+def anchor_logprobs(run: Run, micro: Pack) -> torch.Tensor:
+    """Logprobs at the start of the round (0 for the weightless filler of a rank)."""
+    known = run.anchors
+    values = per_token(micro, lambda row, ids: known[row] if row >= 0 else np.zeros(len(ids), np.float32))
+    return torch.from_numpy(values).to(run.world.device)
+
+
+def score_all(run: Run, policy: Policy) -> dict[int, np.ndarray]:
+    """Logprobs of every rollout under a policy, by row, in one pass without gradient; the same on every rank."""
+    found: dict[int, np.ndarray] = {}
+    policy.train(run.policy.training)
+    with torch.no_grad():
+        for micro in micro_batches(run.data.groups, run):
+            logp = policy(micro.to(run.world.device), entropy=False)[0].cpu().numpy()
+            counts = np.bincount(micro.tokens.row_N.numpy(), minlength=len(micro.tokens.row_ids))
+            for row, part in zip(micro.tokens.row_ids.tolist(), np.split(logp, np.cumsum(counts)[:-1]), strict=True):
+                found[row] = part
+    merged: dict[int, np.ndarray] = {}
+    for part in run.world.gather(found):
+        merged |= part
+    return merged
 
 
 def _sync(run: Run, last: bool) -> None:
@@ -164,8 +237,11 @@ def _update(run: Run, any_work: bool) -> tuple[float, bool]:
 def _note(run: Run, groups: Sequence[Group], metrics: dict[str, float], rows: dict[int, list[float]]) -> None:
     step = run.position.step
     metrics |= batch_facts(run.data, groups) if run.config.objective == "grpo" else {}
-    if step == 0 or run.position.done == 0:
+    if run.position.done == 0:
         metrics["ratio_first"] = metrics["ratio_mean"]
+    for tracker in run.trackers:
+        tracker.log(step, {name: value for name, value in metrics.items() if not math.isnan(value)})
+    watch(run, metrics)
     number = run.data.round
     run.position.metrics += [
         [step, number, name, None if math.isnan(value) else value] for name, value in sorted(metrics.items())
@@ -186,6 +262,25 @@ def _note(run: Run, groups: Sequence[Group], metrics: dict[str, float], rows: di
                 f"{refused} steps of this round had a gradient that is not finite; nothing was written",
                 hint="look at ratio_max and loss in the step metrics; lower --lr, or check the rollouts' logprobs",
             )
+
+
+def watch(run: Run, metrics: dict[str, float]) -> None:
+    """Remember what the collapse alarm looks at, and ring it."""
+    if "exact" not in metrics:
+        return
+    history = run.position.history
+    for name in ("exact", "format"):
+        if not math.isnan(metrics[name]):
+            history.setdefault(name, []).append(metrics[name])
+    why = collapse(history.get("exact", []), history.get("format", []))
+    metrics["collapse"] = float(why is not None)
+    if why is not None and run.config.stop_on_collapse:
+        raise StageFailure(f"the policy collapsed at step {run.position.step}: {why}", hint=_COLLAPSE)
+    if why is not None and _COLLAPSE not in run.data.warnings:
+        run.data.warnings += [f"collapse: {why}", _COLLAPSE]
+
+
+_COLLAPSE = "go back to an earlier checkpoint; lower --lr or --lr-decay, or mix in easier tasks"
 
 
 def batch_facts(data: TrainSet, groups: Sequence[Group]) -> dict[str, float]:

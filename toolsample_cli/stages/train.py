@@ -7,23 +7,36 @@ round does nothing; an interrupted one goes on from its last saved step, to the 
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 
 from toolsample_cli import schema
+from toolsample_cli.chat import Chat, load_tokenizer
 from toolsample_cli.config import TrainConfig, as_record
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
-from toolsample_cli.grpo import checkpoint
+from toolsample_cli.grpo import checkpoint, identity
+from toolsample_cli.grpo.batch import Rollout
 from toolsample_cli.grpo.checkpoint import Position, Writer
 from toolsample_cli.grpo.data import TrainSet, demonstrations, scored_rollouts
-from toolsample_cli.grpo.model import load_policy, make_optimizer, model_digest
-from toolsample_cli.grpo.trainer import Run, train_round
+from toolsample_cli.grpo.model import (
+    Loaded,
+    load_model,
+    load_policy,
+    make_optimizer,
+    make_policy,
+    model_digest,
+    set_threads,
+)
+from toolsample_cli.grpo.spans import TokenSpans
+from toolsample_cli.grpo.tables import dead_share, summary, write_tables
+from toolsample_cli.grpo.tracking import open_trackers
+from toolsample_cli.grpo.trainer import Run, score_all, train_round
 from toolsample_cli.grpo.world import World
-from toolsample_cli.output import Output
 from toolsample_cli.shards import Folder, open_folder
 from toolsample_cli.stages.common import Account, Options
 
@@ -44,7 +57,9 @@ def run(
     """Train one round; see `toolsample train --help`. `source` is rollouts (grpo) or tasks (sft)."""
     out = Path(out)
     folders = _open(source, batch, tasks, config)
-    refuse_test_data(folders.get("tasks"), config)
+    identity.refuse_test_data(folders.get("tasks"), config)
+    if config.kl > 0 and not config.reference and not config.lora_rank:
+        raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
     account = Account("train", wrote=None if options.dry_run else out)
     record = {**as_record(config), **options.selection()}
     inputs = {name: folder.digest for name, folder in folders.items()} | {"model": model_digest(model)}
@@ -52,12 +67,12 @@ def run(
         account.rows_in = folders["batch" if config.objective == "grpo" else "tasks"].rows
         account.extra["would train on"] = f"{account.rows_in} rows in {config.steps * config.epochs} steps"
         return account
-    if finished(out, record, inputs, overwrite=options.overwrite):
+    if identity.finished(out, record, inputs, overwrite=options.overwrite):
         account.extra["nothing to do"] = "this round is finished"
         return account
     world = World.start(config.device)
     try:
-        return _round(model, out, folders, (record, inputs), config, options, account, world)
+        return _Round(model, out, folders, record, inputs, config, options, world).go(account)
     finally:
         world.close()
 
@@ -73,174 +88,134 @@ def _open(source: Path, batch: Path | None, tasks: Path | None, config: TrainCon
     return folders | ({"tasks": open_folder(tasks, schema.TASKS)} if tasks else {})
 
 
-def refuse_test_data(tasks: Folder | None, config: TrainConfig) -> None:
-    """Benchmark rows are refused: a score on data that was trained on says nothing."""
-    if tasks is None or config.allow_test_data:
-        return
-    for shard, frame in tasks.frames(["task_id", "split"]):
-        test = frame.with_row_index("line__").filter(pl.col("split") == "test")
-        if test.height:
-            first = test.row(0, named=True)
-            raise DataError(
-                f"{shard.path} row {first['line__'] + 1} (task {first['task_id']}): marked as benchmark test data",
-                hint="train on another split, or say --allow-test-data",
-            )
+@dataclass
+class _Round:
+    """One round from its opened inputs to the checkpoint on disk."""
 
+    model: str
+    out: Path
+    folders: dict[str, Folder]
+    record: dict[str, Any]
+    inputs: dict[str, str]
+    config: TrainConfig
+    options: Options
+    world: World
 
-def finished(out: Path, record: dict[str, Any], inputs: dict[str, str], *, overwrite: bool) -> bool:
-    """Whether this very round stands there. ConfigError when another one or something foreign does."""
-    if not out.exists() or overwrite:
-        if out.exists() and not (out / "config.json").exists():
-            raise ConfigError(f"{out}: exists and is not a checkpoint", hint="choose another output folder")
-        return False
-    position = checkpoint.read_position(out)
-    if position is None:
-        raise ConfigError(f"{out}: exists and is not a checkpoint of train", hint="choose another output folder")
-    refuse_changes(out, position, record, inputs)
-    return True
+    @property
+    def partial(self) -> Path:
+        """Where an unfinished round's last saved step stands."""
+        return self.out.parent / f".{self.out.name}.partial"
 
+    def go(self, account: Account) -> Account:
+        """Train and write; fills the account."""
+        torch.manual_seed(self.config.seed)
+        before = checkpoint.read_position(Path(self.model)) if Path(self.model).is_dir() else None
+        before = before or Position()
+        base = before.base if self.config.lora_rank else None
+        loaded = load_policy(self.model, self.config, self.world, base)
+        set_threads(loaded, self.config, self.world)
+        tokenizer = load_tokenizer(self.model)
+        data = self._data(loaded, tokenizer)
+        run = self._prepare(loaded, data, before, base, tokenizer)
+        writer = Writer(self.world, self.model, loaded.saved_dtype, self.config.merge)
+        run.save = lambda now: writer.write(self.partial, run.policy, run.optimizer, now)
+        try:
+            position = train_round(run)
+        finally:
+            for tracker in run.trackers:
+                tracker.close()
+        self._count_dead(position, before)
+        if self.world.first:
+            write_tables(self.out, position, data.facts["rollout_id"].to_list())
+        account.rows_in, account.rows_out = data.facts.height, len(position.records)
+        account.dropped = {name: count for name, count in data.counts.items() if count}
+        account.extra |= summary(position, sft=self.config.objective == "sft")
+        account.extra |= {"warnings": "; ".join(data.warnings)} if data.warnings else {}
+        position = replace(position, rounds=position.rounds + 1, done=0, metrics=[], records=[])
+        writer.write(self.out, run.policy, run.optimizer, position)
+        if self.world.first:
+            shutil.rmtree(self.partial, ignore_errors=True)
+        return account
 
-def refuse_changes(place: Path, position: Position, record: dict[str, Any], inputs: dict[str, str]) -> None:
-    """ConfigError with the keys that differ between a checkpoint and what is asked for."""
-    old = {**position.config, **{f"input {key}": value for key, value in position.inputs.items()}}
-    new = {**record, **{f"input {key}": value for key, value in inputs.items()}}
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    if changed:
-        changes = "; ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in changed)
-        raise ConfigError(
-            f"{place}: was made with other settings or inputs: {changes}",
-            hint="give --overwrite to train this round anew, or another output folder",
-        )
+    def _data(self, loaded: Loaded, tokenizer: Any) -> TrainSet:
+        wanted, limit = self.options.wanted_ids(), self.options.limit
+        if self.config.objective == "sft":
+            folder = self.folders["tasks"]
+            tasks = folder.load()
+            tasks = tasks if wanted is None else tasks.filter(pl.col("task_id").is_in(sorted(wanted)))
+            tasks = tasks if limit is None else tasks.head(limit)
+            data = demonstrations(tasks, Chat(tokenizer), folder.path, loaded.vocabulary)
+        else:
+            rollouts = self.folders["rollouts"]
+            warnings = identity.refuse_other_tokenizer(rollouts, self.model, tokenizer)
+            batch = self.folders["batch"].load()
+            batch = batch if wanted is None else batch.filter(pl.col("task_id").is_in(sorted(wanted)))
+            if limit is not None:  # whole groups, or their advantages would be wrong
+                batch = batch.filter(pl.col("task_id").is_in(batch.head(limit)["task_id"].unique().to_list()))
+            data = scored_rollouts(rollouts, batch, self.config, loaded.vocabulary)
+            data.warnings = warnings + data.warnings
+        if not data.groups:
+            raise DataError(f"{next(iter(self.folders.values())).path}: no rows to train on")
+        if loaded.longest and data.longest > loaded.longest:
+            raise DataError(f"a sequence of {data.longest} tokens is longer than the model's limit of {loaded.longest}")
+        return data
 
+    def _prepare(self, loaded: Loaded, data: TrainSet, before: Position, base: str | None, tokenizer: Any) -> Run:
+        config, world, start = self.config, self.world, self.model
+        policy = make_policy(loaded, self.model, data.temperature, world)
+        found = self._resumable()
+        run = Run(policy, None, data, config, world, before, packed=loaded.packed, tick=self.options.tick)
+        if config.objective == "grpo" and config.old_policy == "recompute":
+            run.anchors = score_all(run, policy)
+            fill_missing(data, run.anchors)
+        if found is not None:  # anchors belong to the start of the round, weights to where it stopped
+            start = str(self.partial)
+            where = (base or self.model) if config.lora_rank else None
+            policy = run.policy = make_policy(load_policy(start, config, world, where), start, data.temperature, world)
+        run.optimizer = make_optimizer(policy, config)
+        if Path(start).is_dir() and (found is not None or bool(before.base) == bool(config.lora_rank)):
+            checkpoint.load_optimizer(Path(start), policy, run.optimizer)
+            checkpoint.load_rng(Path(start))
+        run.position = replace(found or before, config=self.record, inputs=self.inputs)
+        run.position.base = (base or self.model) if config.lora_rank else None
+        run.constant = self._constant(data)
+        if config.kl > 0 and config.reference:
+            plain = replace(config, lora_rank=0)
+            reference = load_model(config.reference, plain, world)
+            run.reference = make_policy(reference, config.reference, data.temperature, world).eval()
+        if config.subtasks and config.objective == "grpo":
+            run.spans = TokenSpans(tokenizer).of
+        if config.track and world.first:
+            run.trackers = open_trackers(config.track, self.out.parent, self.record)
+        return run
 
-def _round(
-    model: str,
-    out: Path,
-    folders: dict[str, Folder],
-    identity: tuple[dict[str, Any], dict[str, str]],
-    config: TrainConfig,
-    options: Options,
-    account: Account,
-    world: World,
-) -> Account:
-    torch.manual_seed(config.seed)
-    partial = out.parent / f".{out.name}.partial"
-    start, position = _where_to_start(model, partial, identity, options.overwrite)
-    loaded = load_policy(start, config, world)
-    data = _read(folders, loaded, config, options, model)
-    policy, optimizer = make_optimizer(loaded, data.temperature, config, world)
-    if Path(start).is_dir():
-        checkpoint.load_optimizer(Path(start), policy, optimizer)
-        checkpoint.load_rng(Path(start))
-    position = replace(position, config=identity[0], inputs=identity[1])
-    writer = Writer(world, model, loaded.saved_dtype)
-    run = Run(policy, optimizer, data, config, world, position, packed=loaded.packed, tick=options.tick)
-    run.constant = _constant(folders, data, config)
-    run.save = lambda now: writer.write(partial, policy, optimizer, now)
-    position = train_round(run)
-    dead = _dead_share(position)
-    if dead == 1.0:
-        position.dead_rounds += 1
+    def _resumable(self) -> Position | None:
+        found = checkpoint.read_position(self.partial) if self.partial.is_dir() else None
+        if found is None or self.options.overwrite:
+            return None
+        identity.refuse_changes(self.partial, found, self.record, self.inputs)
+        return found
+
+    def _constant(self, data: TrainSet) -> int:
+        made_with = next(iter(self.folders.values())).config
+        asked = self.config.loss_length or int(made_with.get("max_new_tokens", 0) or 0)
+        return asked or max(len(r.completion) for g in data.groups for r in g.rollouts)
+
+    def _count_dead(self, position: Position, before: Position) -> None:
+        position.dead_rounds = before.dead_rounds + 1 if dead_share(position) == 1.0 else 0
         if position.dead_rounds >= DEAD_ROUNDS:
             raise StageFailure(
                 f"{position.dead_rounds} rounds in a row without a group of differing rewards: nothing is learnt",
                 hint="easier or harder tasks, more samples a task, or a higher temperature",
             )
-    else:
-        position.dead_rounds = 0
-    if world.first:
-        _write_tables(out, position, data, identity)
-    rows, last = len(position.records), summary(position)
-    position = replace(position, rounds=position.rounds + 1, done=0, metrics=[], records=[])
-    writer.write(out, policy, optimizer, position)
-    if world.first:
-        shutil.rmtree(partial, ignore_errors=True)
-    account.rows_in, account.rows_out = data.facts.height, rows
-    account.dropped = {name: count for name, count in data.counts.items() if count}
-    account.extra |= last | ({"warnings": "; ".join(data.warnings)} if data.warnings else {})
-    return account
 
 
-def _where_to_start(
-    model: str, partial: Path, identity: tuple[dict[str, Any], dict[str, str]], overwrite: bool
-) -> tuple[str, Position]:
-    found = checkpoint.read_position(partial) if partial.is_dir() else None
-    if found is not None and not overwrite:
-        refuse_changes(partial, found, *identity)
-        return str(partial), found
-    before = checkpoint.read_position(Path(model)) if Path(model).is_dir() else None
-    return model, before or Position()
-
-
-def _read(folders: dict[str, Folder], loaded: Any, config: TrainConfig, options: Options, model: str) -> TrainSet:
-    wanted = options.wanted_ids()
-    if config.objective == "sft":
-        from toolsample_cli.chat import Chat
-
-        tasks = folders["tasks"].load()
-        tasks = tasks if wanted is None else tasks.filter(pl.col("task_id").is_in(sorted(wanted)))
-        data = demonstrations(
-            tasks.head(options.limit or tasks.height), Chat.load(model), folders["tasks"].path, loaded.vocabulary
-        )
-    else:
-        batch = folders["batch"].load()
-        batch = batch if wanted is None else batch.filter(pl.col("task_id").is_in(sorted(wanted)))
-        if options.limit is not None:  # whole groups, or their advantages would be wrong
-            batch = batch.filter(pl.col("task_id").is_in(batch.head(options.limit)["task_id"].unique().to_list()))
-        data = scored_rollouts(folders["rollouts"], batch, config, loaded.vocabulary)
-    if not data.groups:
-        raise DataError(f"{next(iter(folders.values())).path}: no rows to train on")
-    if loaded.longest and data.longest > loaded.longest:
-        raise DataError(f"a sequence of {data.longest} tokens is longer than the model's limit of {loaded.longest}")
-    return data
-
-
-def _constant(folders: dict[str, Folder], data: TrainSet, config: TrainConfig) -> int:
-    asked = config.loss_length or folders.get("rollouts", folders.get("tasks")).config.get("max_new_tokens", 0)
-    return int(asked) or max(len(r.completion) for g in data.groups for r in g.rollouts)
-
-
-def _dead_share(position: Position) -> float:
-    totals = {name: sum(line[3] for line in position.metrics if line[2] == name) for name in ("groups", "dead_groups")}
-    return totals["dead_groups"] / max(totals["groups"], 1.0)
-
-
-def _write_tables(
-    out: Path, position: Position, data: TrainSet, identity: tuple[dict[str, Any], dict[str, str]]
-) -> None:
-    names = data.facts["rollout_id"].to_list()
-    steps = pl.DataFrame(position.metrics, schema=schema.STEPS.schema, orient="row")
-    records = [[names[row], *rest] for row, *rest in position.records]
-    frames = {
-        "steps": (schema.STEPS, steps),
-        "records": (schema.RECORDS, pl.DataFrame(records, schema=schema.RECORDS.schema, orient="row")),
-    }
-    for name, (kind, frame) in frames.items():
-        place = out.parent / f"{out.name}.{name}"
-        with Output(place, kind, identity[0], inputs=identity[1], overwrite=True) as output:
-            output.write(0, frame)
-            output.finish()
-
-
-def summary(position: Position) -> dict[str, Any]:
-    """The round in a few numbers for the closing line."""
-    values: dict[str, list[float]] = {}
-    for _, _, name, value in position.metrics:
-        if value is not None:
-            values.setdefault(name, []).append(value)
-    facts: dict[str, Any] = {"steps": len(values.get("loss", []))}
-    for label, name, show in (
-        ("loss", "loss", "{:.4f}"),
-        ("grad norm", "grad_norm", "{:.3f}"),
-        ("lr", "lr", "{:.2e}"),
-        ("entropy", "entropy", "{:.3f}"),
-    ):
-        if values.get(name):
-            facts[label] = show.format(sum(values[name]) / len(values[name]) if name != "lr" else values[name][-1])
-    if values.get("ratio_first") and "base_reward" in values:
-        facts["first ratio"] = f"{values['ratio_first'][0]:.4f}"
-    dead, groups = sum(values.get("dead_groups", [0])), sum(values.get("groups", [0]))
-    facts["dead groups"] = f"{int(dead)} of {int(groups)}"
-    if refused := int(sum(values.get("refused", [0]))):
-        facts["refused steps"] = refused
-    return facts
+def fill_missing(data: TrainSet, anchors: dict[int, np.ndarray]) -> None:
+    """Rollouts that came without logprobs get the recomputed ones: importance weight 1."""
+    for index, group in enumerate(data.groups):
+        if any(r.row in data.unscored for r in group.rollouts):
+            filled = (
+                Rollout(r.row, r.completion, anchors[r.row], r.advantage) if r.row in data.unscored else r
+                for r in group.rollouts
+            )
+            data.groups[index] = replace(group, rollouts=tuple(filled))

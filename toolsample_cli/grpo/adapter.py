@@ -1,0 +1,96 @@
+"""Low-rank adapters by peft: put one on a model, read it back, write it, and merge it without touching the model.
+
+The checkpoint keeps the adapter in `adapter/` in peft's own form (vLLM takes it as it is) and the name of its base in
+the trainer state; the merged weights are computed beside the model, so that training goes on from exact numbers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import ConfigError, DataError, MissingDependency
+from toolsample_cli.grpo.world import whole
+
+FOLDER = "adapter"
+
+
+def attach(model: Any, config: TrainConfig, saved: Path | None) -> Any:
+    """The model with an adapter: the one in `saved` (a checkpoint), else a fresh one that changes nothing yet."""
+    try:
+        import peft
+    except ImportError:
+        raise MissingDependency("peft", needed_for="--lora-rank", install='pip install "toolsample[peft]"') from None
+    targets = config.lora_targets
+    if "lm_head" in targets.split(","):
+        raise ConfigError("lora_targets: the head cannot be adapted", hint="leave lm_head out")
+    if saved is None:
+        settings = peft.LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            target_modules=targets if targets == "all-linear" else targets.split(","),
+            task_type="CAUSAL_LM",
+        )
+        try:
+            return peft.get_peft_model(model, settings)
+        except ValueError as error:
+            raise ConfigError(f"lora_targets = {targets!r}: {str(error).splitlines()[0]}") from error
+    found = peft.LoraConfig.from_pretrained(str(saved / FOLDER))
+    if (found.r, float(found.lora_alpha)) != (config.lora_rank, config.lora_alpha):
+        raise ConfigError(
+            f"{saved / FOLDER}: an adapter of rank {found.r} and alpha {found.lora_alpha:g}, "
+            f"asked for rank {config.lora_rank} and alpha {config.lora_alpha:g}"
+        )
+    try:
+        return peft.PeftModel.from_pretrained(model, str(saved / FOLDER), is_trainable=True)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise DataError(f"{saved / FOLDER}: cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+def is_adapted(model: Any) -> bool:
+    """Whether a model carries an adapter."""
+    return hasattr(model, "peft_config")
+
+
+def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """The adapter's own weights under peft's names, whole and on the CPU (a collective call when sharded)."""
+    return {
+        name.replace(".default.", "."): whole(parameter)
+        for name, parameter in model.named_parameters()
+        if ".lora_" in name
+    }
+
+
+def write_adapter(model: Any, tensors: dict[str, torch.Tensor], folder: Path, base: str) -> None:
+    """`adapter_model.safetensors` and `adapter_config.json` as peft writes them."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = model.peft_config["default"]
+    settings.base_model_name_or_path = base
+    settings.inference_mode, before = True, settings.inference_mode
+    settings.save_pretrained(str(folder))
+    settings.inference_mode = before
+    save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "adapter_model.safetensors")
+
+
+def merged(model: Any) -> dict[str, torch.Tensor]:
+    """Weights of the base with the adapter added, under the base's names (a collective call when sharded)."""
+    inner = model.get_base_model()
+    adapted = {name: module for name, module in inner.named_modules() if hasattr(module, "lora_A")}
+    kept = {name for name, _ in inner.named_parameters()} | {name for name, _ in inner.named_buffers()}
+    weights = {}
+    for name, tensor in inner.state_dict().items():
+        if ".lora_" in name or name not in kept:
+            continue
+        owner, _, last = name.rpartition(".base_layer.")
+        full = whole(tensor)
+        if last == "weight" and owner in adapted:
+            module = adapted[owner]
+            low, high = (whole(part["default"].weight) for part in (module.lora_A, module.lora_B))
+            full = full + (high @ low) * module.scaling["default"]
+        weights[name.replace(".base_layer.", ".")] = full
+    return weights
