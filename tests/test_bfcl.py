@@ -21,7 +21,7 @@ from toolsample_cli.bfcl import ask, categories, environment
 from toolsample_cli.bfcl.aggregate import Tally, overall, tallies, wilson
 from toolsample_cli.bfcl.entries import read_questions
 from toolsample_cli.bfcl.journal import Journal
-from toolsample_cli.bfcl.judging import judge, judge_all
+from toolsample_cli.bfcl.judging import judge, judge_all, unread_calls
 from toolsample_cli.bfcl.scorer import Scorer
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, DataError, MissingDependency
@@ -108,6 +108,9 @@ def test_failed_inference_is_in_neither_right_nor_judged():
     """It is counted apart."""
     counts = tallies([("irrelevance", True), ("irrelevance", None), ("irrelevance", False)])
     assert counts == {"irrelevance": Tally(1, 2, 1)}
+    assert counts["irrelevance"].accuracy == 1 / 2
+    assert counts["irrelevance"].officially("irrelevance") == 2 / 3  # the official convention: a right refusal
+    assert Tally(1, 2, 1).officially("multiple") == 1 / 3
 
 
 # ---- categories and questions ----------------------------------------------------------------------------------------
@@ -269,6 +272,18 @@ def test_a_failed_inference_is_no_correct_refusal(v4, world: Path):
         ((row, _),) = judge_all(scorer, [question], {question.id: {"error": "engine: timeout"}}, "hermes")
     assert row["valid"] is None
     assert row["error_type"] == "inference: engine: timeout"
+
+
+def test_calls_that_the_official_reader_does_not_see_are_counted(v4, world: Path):
+    """A call without its closing tag is a right refusal officially; the summary says how many there are."""
+    (question,) = [q for q in read_questions(world) if q.kind == "irrelevance"]
+    record = {"prompt": "p", "text": '<tool_call>\n{"name": "send_mail", "arguments": {"to": "Ana"}}'}
+    with Scorer(v4) as scorer:
+        judged = judge_all(scorer, [question], {question.id: record}, "hermes")
+    assert judged[0][0]["valid"] is True
+    assert unread_calls(judged, {question.id: record}, "hermes") == 1
+    plain = {"prompt": "p", "text": "Lima."}
+    assert unread_calls(judged, {question.id: plain}, "hermes") == 0
 
 
 def test_a_request_over_its_time_is_wrong_and_the_next_one_is_judged(v4, world: Path):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from toolsample_cli.bfcl.categories import LIVE, LIVE_AST, MEMORY, MULTI_TURN, SIMPLE, WEB, in_order
+from toolsample_cli.bfcl.categories import LIVE, LIVE_AST, MEMORY, MULTI_TURN, SIMPLE, WEB, in_order, kind_of
 
 Z95 = 1.959963984540054
 """Normal quantile of a two-sided 95 % interval."""
@@ -28,6 +28,12 @@ class Tally:
     def accuracy(self) -> float | None:
         """Share right among the judged, in [0, 1]; None when nothing was judged."""
         return self.right / self.n if self.n else None
+
+    def officially(self, category: str) -> float | None:
+        """The share as the official evaluator counts failed inference: a right refusal, else wrong."""
+        n = self.n + self.errors
+        refused = self.errors if kind_of(category) == "irrelevance" else 0
+        return (self.right + refused) / n if n else None
 
     @property
     def interval(self) -> tuple[float, float] | None:

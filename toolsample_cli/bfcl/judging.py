@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolsample_cli.bfcl.ask import read_answer, too_long
+from toolsample_cli.bfcl.ask import meant_calls, read_answer, too_long
 from toolsample_cli.bfcl.entries import Question
 from toolsample_cli.bfcl.scorer import Scorer
 from toolsample_cli.toolcall import canonical
@@ -56,6 +56,12 @@ def judge(scorer: Scorer, question: Question, record: Mapping[str, Any], protoco
     calls = [{"name": name, "arguments": arguments} for call in verdict["calls"] for name, arguments in call.items()]
     found = {"valid": verdict["valid"], "error_type": verdict.get("error_type"), "calls_json": canonical(calls)}
     return {**row, **found}, answer
+
+
+def unread_calls(judged: Iterable[Judged], records: Mapping[str, dict[str, Any]], protocol: str) -> int:
+    """Replies without any call to the official reader that seem to mean one, read leniently (single-turn)."""
+    replies = (records[row["entry_id"]] for row, answer in judged if answer and row["calls_json"] == "[]")
+    return sum(meant_calls(reply, protocol) > 0 for reply in replies if "text" in reply)
 
 
 def storable(text: str) -> str:

@@ -16,6 +16,7 @@ def summary(counts: Mapping[str, Tally], version: str, *, complete: bool, facts:
             "right": tally.right,
             "n": tally.n,
             "errors": tally.errors,
+            "accuracy_errors_as_official": tally.officially(name),
             "low": tally.interval[0] if tally.interval else None,
             "high": tally.interval[1] if tally.interval else None,
         }
@@ -46,6 +47,9 @@ def table(record: Mapping[str, Any]) -> str:
             lines.append(f"{'BFCL ' + record['version'] + ' ' + name:<41}{_percent(value):>10}")
     if record["errors"]:
         lines.append(f"{record['errors']} answers failed and are in no number; a rerun asks them again")
+        lines.append("(the official evaluator would count them as right refusals, or wrong; see summary.json)")
+    if record.get("unread_calls"):
+        lines.append(f"{record['unread_calls']} replies seem to mean a call that the official reader does not see")
     lines += [f"{name}: not run, {why}" for name, why in record["not_run"].items()]
     if record["partial"]:
         lines.append("partial: not comparable with the leaderboard")

@@ -16,7 +16,7 @@ from toolsample_cli.bfcl import ask, asking, categories, compare, dialogue, envi
 from toolsample_cli.bfcl.aggregate import tallies
 from toolsample_cli.bfcl.entries import Question, official_question, read_questions
 from toolsample_cli.bfcl.journal import Journal
-from toolsample_cli.bfcl.judging import Judged, judge_all
+from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls
 from toolsample_cli.bfcl.models import open_model
 from toolsample_cli.bfcl.scorer import Scorer
 from toolsample_cli.config import EvalConfig, as_record, digest
@@ -122,7 +122,8 @@ class Evaluation:
             with Journal(out / "answers.jsonl", identity, overwrite=self.options.overwrite) as journal:
                 self._ask(model, scorer, questions, journal, config)
                 judged = judge_all(scorer, questions, journal.records, config.protocol)
-        return self._write(out, judged, identity, config), [row for row, _ in judged]
+                unread = unread_calls(judged, journal.records, config.protocol)
+        return self._write(out, judged, identity, config, unread), [row for row, _ in judged]
 
     def _ask(self, model: str, scorer: Scorer, questions: list[Question], journal: Journal, config: EvalConfig) -> None:
         if all(journal.answered(question.id) for question in questions):
@@ -143,7 +144,7 @@ class Evaluation:
             asked.close()
 
     def _write(
-        self, out: Path, judged: list[Judged], identity: Mapping[str, Any], config: EvalConfig
+        self, out: Path, judged: list[Judged], identity: Mapping[str, Any], config: EvalConfig, unread: int
     ) -> dict[str, Any]:
         frame = schema.frame(schema.ENTRIES, [row for row, _ in judged])
         counts = tallies(zip(frame["category"], frame["valid"], strict=True))
@@ -165,6 +166,7 @@ class Evaluation:
             "official_name": trees.REGISTERED[form],
             "questions": identity["questions"],
             "not_run": self.not_run(),
+            "unread_calls": unread,
         }
         record = tables.summary(counts, config.version, complete=whole, facts=facts)
         write_json(out / "summary.json", record)
