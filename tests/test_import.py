@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +15,8 @@ import pytest
 from toolsample_cli import schema
 from toolsample_cli.config import ImportConfig
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.shards import open_folder
+from toolsample_cli.importers.reading import raw_rows
+from toolsample_cli.shards import Slice, open_folder
 from toolsample_cli.stages.common import Options
 from toolsample_cli.stages.importing import run
 
@@ -208,3 +213,113 @@ def test_public_rlla(shared_data, tmp_path):
     account, _, rejects = imported(shared_data / "rlla_4k" / "rlla_sft.json", tmp_path / "sft")
     assert account.rows_out == 383 and account.dropped == {"tag_in_thought": 17}
     assert {r["reason"] for r in rejects} == {"tag_in_thought"}
+
+
+PROGRAM = """
+import sys, time
+import toolsample_cli.stages.importing as importing
+from toolsample_cli.cli.app import run
+importing.ROWS = 40
+if sys.argv[1] == "slow":
+    build = importing._row
+    importing._row = lambda *given: (time.sleep(0.01), build(*given))[1]
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+def test_sigkill_and_rerun_equal_an_unbroken_run(tmp_path):
+    rows = [chat(f"Tide {i}?", ("tide", {"port": str(i)}), tools=[TIDE]) for i in range(200)]
+    raw = lines(tmp_path / "raw.jsonl", [*rows, *[{"messages": []}] * 4])
+
+    def program(pace: str, out: Path) -> list[str]:
+        return [sys.executable, "-c", PROGRAM, pace, "import", str(raw), "-o", str(out)]
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert subprocess.run(program("fast", whole), capture_output=True).returncode == 0
+    process = subprocess.Popen(program("slow", broken), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (broken / "part-00001.parquet").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert 2 <= len(list(broken.iterdir())) < 5, "killed too late to prove anything"
+    assert subprocess.run(program("fast", broken), capture_output=True).returncode == 0
+    for name in ("{}", "{}.rejects"):
+        one, two = (tmp_path / name.format(stem) for stem in ("whole", "broken"))
+        assert {f.name: f.read_bytes() for f in one.iterdir()} == {f.name: f.read_bytes() for f in two.iterdir()}
+        manifests = [(tmp_path / f"{path.name}.manifest.json").read_bytes() for path in (one, two)]
+        assert manifests[0] == manifests[1]
+    assert open_folder(whole, schema.TASKS).rows == 200 and len(list(whole.iterdir())) == 5
+
+
+def test_slices_merge_to_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("toolsample_cli.stages.importing.ROWS", 7)
+    rows = [chat(f"Tide {i}?", ("tide", {"port": str(i)}), tools=[TIDE]) for i in range(60)] + [{"messages": []}] * 9
+    raw = lines(tmp_path / "raw.jsonl", rows)
+    _, whole, left = imported(raw, tmp_path / "whole")
+    for index in range(3):
+        run([str(raw)], tmp_path / "x", ImportConfig(), Options(part=Slice(index, 3)))
+    sliced = open_folder(tmp_path / "x", schema.TASKS)
+    assert sliced.load().to_dicts() == whole and sliced.digest == open_folder(tmp_path / "whole", schema.TASKS).digest
+    assert open_folder(tmp_path / "x.rejects", schema.REJECTS).load().to_dicts() == left
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
+def test_arrays_are_read_the_same_through_any_window(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr("toolsample_cli.importers.reading.CHUNK", chunk)
+    rows = [{"a": [1, {"b": 'ü]},{[\\"'}]}, {"n": 12345.678e-3}, {"s": "\u2028🦩"}, {}, {"t": True}]
+    for indent in (None, 1):
+        (tmp_path / "rows.json").write_text(" \n" + json.dumps(rows, indent=indent, ensure_ascii=False) + "\n", "utf-8")
+        assert [raw.value for raw in raw_rows(tmp_path / "rows.json")] == rows
+        assert [raw.number for raw in raw_rows(tmp_path / "rows.json")] == [1, 2, 3, 4, 5]
+
+
+def test_odd_values_at_the_door(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    deep = '{"messages": ' + "[" * 500 + "]" * 500 + "}"
+    deeper = '{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    good = json.dumps(chat("a\ud800b\0c", ("tide", {"port": "\udc00", "n": 10**30}), tools=[TIDE]))
+    nan = json.dumps(chat("x", ("tide", {"port": float("nan")}), tools=[TIDE]))
+    path.write_text("\ufeff" + "\n".join([good, deep, deeper, "[1]", "null", nan, good]), encoding="utf-8")
+    account, tasks, _ = imported(path, tmp_path / "tasks", broken="reject")
+    assert account.dropped == {"broken_row": 2, "not_an_object": 2, "not_json": 1}
+    assert json.loads(tasks[0]["messages_json"])[0]["content"] == "a\ufffdb\0c"
+    assert json.loads(tasks[0]["gold_json"])[0]["arguments"] == {"port": "\ufffd", "n": 10**30}
+    assert tasks[1]["task_id"] == tasks[0]["task_id"] + "-2"
+
+
+def test_compressed_files_and_folders(tmp_path):
+    (tmp_path / "raw" / "deep").mkdir(parents=True)
+    with gzip.open(tmp_path / "raw" / "b.jsonl.gz", "wb") as handle:
+        handle.write((RAW / "messages.jsonl").read_bytes())
+    (tmp_path / "raw" / "deep" / "a.json").write_bytes((RAW / "rlla.json").read_bytes())
+    (tmp_path / "raw" / "README.md").write_text("not data")
+    (tmp_path / "raw" / ".cache.json").write_text("{")
+    account, tasks, _ = imported(tmp_path / "raw", tmp_path / "tasks")
+    assert account.rows_in == 10 and len(tasks) == 6
+    (tmp_path / "torn.jsonl.gz").write_bytes((tmp_path / "raw" / "b.jsonl.gz").read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"torn.jsonl.gz: cannot be read"):
+        imported(tmp_path / "torn.jsonl.gz", tmp_path / "x")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no data files"):
+        imported(tmp_path / "empty", tmp_path / "x")
+
+
+def test_openai_weight_zero_is_context_only(tmp_path):
+    row = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "weight": 0},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d", "weight": 1},
+        ]
+    }
+    _, tasks, _ = imported(lines(tmp_path / "raw.jsonl", [row]), tmp_path / "tasks")
+    assert [task["gold_text"] for task in tasks] == ["d"] and len(json.loads(tasks[0]["messages_json"])) == 3
+
+
+def test_prompt_and_completion(tmp_path):
+    said = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, "abcd", strict=True)]
+    row = {"prompt": said[:3], "completion": said[3:]}
+    _, tasks, _ = imported(lines(tmp_path / "raw.jsonl", [row]), tmp_path / "tasks")
+    assert [task["gold_text"] for task in tasks] == ["d"]

@@ -170,3 +170,61 @@ def test_padding_of_parquet_structs_is_taken_off(tmp_path):
     meant = chat("Tide?", ("tide", {"port": None}), tools=[{"name": "tide", "parameters": {"port": "str"}}])
     _, tasks, _ = imported(lines(tmp_path / "null.jsonl", [meant]), tmp_path / "null")
     assert gold(tasks[0]) == [("tide", {"port": None})] and issues(tasks[0]) == ["null_value"]
+
+
+def test_json_columns_of_datasets_are_opened(tmp_path):
+    """Written by `datasets` 5.2: messages are a list of JSON, properties JSON inside structs."""
+    _, tasks, _ = imported(RAW / "json_columns.parquet", tmp_path / "tasks")
+    assert [gold(task) for task in tasks] == [
+        [("tide", {"port": "Rab", "n": 1})],
+        [("rain", {"city": "Graz", "n": "x"})],
+    ]
+    assert issues(tasks[1]) == ["unknown_argument"]
+
+
+def test_dialogues_stored_as_text_are_opened(tmp_path):
+    row = chat("Tide?", ("tide", {"port": "Rab"}), tools=[{"name": "tide", "parameters": {"port": "str"}}])
+    _, plain, _ = imported(lines(tmp_path / "a.jsonl", [row]), tmp_path / "a")
+    text = {"messages": json.dumps(row["messages"]), "tools": json.dumps(row["tools"])}
+    _, opened, _ = imported(lines(tmp_path / "b.jsonl", [text]), tmp_path / "b")
+    pl.DataFrame([text]).write_parquet(tmp_path / "c.parquet")
+    _, table, _ = imported(tmp_path / "c.parquet", tmp_path / "c")
+    assert opened[0]["task_id"] == plain[0]["task_id"] == table[0]["task_id"]
+
+
+def test_hub_paths(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    files = ["README.md", "data/b.json", "data/a.json", "other/c.json", ".hidden/d.json"]
+    monkeypatch.setattr(hub.HfApi, "list_repo_files", lambda self, *_, **__: files)
+    fetched = []
+
+    def download(repo, name, *, repo_type, revision):
+        fetched.append((repo, name, repo_type, revision))
+        return str(RAW / "xlam.json")
+
+    monkeypatch.setattr(hub, "hf_hub_download", download)
+    run(["hf://datasets/me/tides@v2/data"], tmp_path / "a", ImportConfig(), Options())
+    assert [(name, revision) for _, name, _, revision in fetched] == [("data/a.json", "v2"), ("data/b.json", "v2")]
+    fetched.clear()
+    _, _, rejects = imported(["hf://datasets/me/tides/other/c.json"], tmp_path / "b")
+    assert fetched == [("me/tides", "other/c.json", "dataset", None)]
+    assert rejects[0]["file"] == "hf://datasets/me/tides/other/c.json"
+    with pytest.raises(DataError, match="no data files"):
+        run(["hf://datasets/me/tides/nothing"], tmp_path / "c", ImportConfig(), Options())
+    with pytest.raises(ConfigError, match="not an address"):
+        run(["hf://me/tides"], tmp_path / "c", ImportConfig(), Options())
+
+
+def test_the_hub_out_of_reach(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def offline(*_, **__):
+        raise hub.errors.OfflineModeIsEnabled("offline mode is enabled")
+
+    monkeypatch.setattr(hub.HfApi, "list_repo_files", offline)
+    monkeypatch.setattr(hub, "hf_hub_download", offline)
+    for address in ("hf://datasets/me/tides", "hf://datasets/me/tides/a.json"):
+        with pytest.raises(DataError, match="cannot be fetched: OfflineModeIsEnabled: offline mode") as error:
+            run([address], tmp_path / "x", ImportConfig(), Options())
+        assert "hf download" in error.value.hint
+    assert not list(tmp_path.iterdir())

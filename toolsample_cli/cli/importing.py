@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
 
     @stage_command(app, "import", ImportConfig)
     def import_(
-        raw: Annotated[list[str], typer.Argument(help="Raw files or folders: JSON, JSON lines or Parquet.")],
+        raw: Annotated[
+            list[str], typer.Argument(help="Raw files, folders or hf://datasets/... paths: JSON, JSON lines, Parquet.")
+        ],
         out: Annotated[Path, typer.Option("-o", "--out", help="Folder of task shards to write.")],
         config: Any,
         options: Any,

@@ -7,7 +7,9 @@ that merely look doubtful (arguments that break their own schema) are kept and f
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +18,9 @@ from toolsample_cli.importers.base import Draft, Reject, category_of
 from toolsample_cli.importers.prompting import with_tools_in_words
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.reward import Gold, score_text
-from toolsample_cli.toolbox import toolbox
+from toolsample_cli.toolbox import plain_check, toolbox, validator
 from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
-from toolsample_cli.toolspec import Unreadable, read_tools, validator
+from toolsample_cli.toolspec import Unreadable, read_tools
 
 _SCORE = ScoreConfig()
 
@@ -49,12 +51,14 @@ class Builder:
             draft.calls = [_unpadded(call, tools) for call in draft.calls]
         if self.worded:
             messages = with_tools_in_words(messages, tools, self.protocol)
+        _refuse_infinite(draft.calls)
         messages_json, gold_json = canonical(messages), calls_json(draft.calls)
         kind = _kind(draft)
         calls = read_calls(gold_json)
         gold_text = self._gold_text(draft, calls, kind)
         if gold_text is not None:
             check_gold(gold_text, Gold(calls, kind), self.protocol, tools_json)
+        issues = doubts(calls, tools)
         return {
             "task_id": self._identify(messages_json, tools_json, gold_json),
             "source": self.source,
@@ -66,7 +70,7 @@ class Builder:
             "gold_json": gold_json,
             "gold_kind": kind,
             "gold_text": gold_text,
-            "gold_issues_json": canonical(doubts(calls, tools)),
+            "gold_issues_json": canonical(issues) if issues else "[]",
             "demos_json": "[]",
             "demo_task_ids": [],
             "parent_task_id": None,
@@ -112,6 +116,13 @@ def _unpadded_message(message: dict[str, Any], tools: list[dict[str, Any]]) -> d
     return {**message, "tool_calls": calls}
 
 
+def _refuse_infinite(calls: list[Call]) -> None:
+    try:
+        json.dumps([call.arguments for call in calls], allow_nan=False)
+    except ValueError:
+        raise Reject("not_json", "an argument is NaN or infinite, which JSON has no word for") from None
+
+
 def _kind(draft: Draft) -> str:
     if draft.calls:
         return "both" if draft.response is not None else "calls"
@@ -120,16 +131,17 @@ def _kind(draft: Draft) -> str:
 
 def check_gold(text: str, gold: Gold, protocol: str, tools_json: str) -> None:
     """Raise Reject unless this text earns the largest reward its own gold allows."""
-    scored = score_text(text, gold, protocol, _SCORE, toolbox(tools_json))
+    tools = toolbox(tools_json) if PROTOCOLS[protocol].typed else ()  # only typed protocols read by the schemas
+    scored = score_text(text, gold, protocol, _SCORE, tools)
     if scored.reward == scored.reward_max:
         return
     earned = f"earns {scored.reward:g} of {scored.reward_max:g}"
     if gold.calls and text.count("<tool_call>") > 1 and protocol == "rlla":
         raise Reject("tag_in_thought", f"the gold answer {earned}: its thought mentions <tool_call>")
+    if sorted(map(repr, scored.calls)) == sorted(map(repr, gold.calls)):
+        raise Reject("gold_format", f"the gold answer {earned}: not in the form its protocol demands")
     if scored.parse_status not in ("ok", "no_call"):
         raise Reject("gold_unreadable", f"the gold answer {earned}: {scored.parse_status}")
-    if not scored.format:
-        raise Reject("gold_format", f"the gold answer {earned}: not in the form its protocol demands")
     raise Reject("gold_not_maximal", f"the gold answer {earned}")
 
 
@@ -142,15 +154,25 @@ def doubts(calls: tuple[Call, ...], tools: list[dict[str, Any]]) -> list[dict[st
             found.append({"issue": "unknown_tool", "call": number, "at": "", "detail": f"{call.name} is not offered"})
             continue
         schema = schemas[call.name]
-        for error in validator(canonical(schema)).iter_errors(call.arguments):
-            at = ".".join(map(str, error.absolute_path))
-            found.append({"issue": _issue(error), "call": number, "at": at, "detail": error.message[:200]})
+        found += [{**fault, "call": number} for fault in _breaches(canonical(schema), call.arguments)]
         if schema.get("additionalProperties") is not False and not _open_ended(schema):
             for name in call.arguments.keys() - schema.get("properties", {}).keys():
                 found.append(
                     {"issue": "unknown_argument", "call": number, "at": name, "detail": f"{name} is not listed"}
                 )
     return found
+
+
+def _breaches(schema: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    plain = plain_check(schema)
+    if plain is not None and plain(arguments):
+        return
+    try:
+        for error in validator(schema).iter_errors(arguments):
+            at = ".".join(map(str, error.absolute_path))
+            yield {"issue": _issue(error), "at": at, "detail": error.message[:200]}
+    except (LookupError, RecursionError, ValueError) as fault:  # a schema whose references lead nowhere, or in circles
+        yield {"issue": "unusable_schema", "at": "", "detail": type(fault).__name__}
 
 
 def _open_ended(schema: dict[str, Any]) -> bool:

@@ -6,9 +6,10 @@ replaced at the door, because no later column can hold them.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +22,7 @@ CHUNK = 1 << 20
 LONGEST_ROW = 64 << 20
 """Longest element of a JSON array in characters; a broken one would otherwise pull the whole file into memory."""
 BATCH = 1024
+_DIALOGUES = {"messages", "prompt", "completion", "conversations"}
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,28 @@ def raw_rows(path: Path) -> Iterator[Raw]:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: 0 bytes, nothing to import")
     if path.name.endswith(".parquet"):
-        yield from _parquet(path)
+        yield from map(_opened, _parquet(path))
         return
     try:
         with _open(path) as handle:
             first = _first_character(handle)
         with _open(path) as handle:
-            yield from _array(path, handle) if first == "[" else _lines(path, handle)
+            yield from map(_opened, _array(path, handle) if first == "[" else _lines(path, handle))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _opened(raw: Raw) -> Raw:
+    """Dialogues that are stored as JSON text, as people do where Parquet cannot hold them, become lists."""
+    if isinstance(raw.value, dict):
+        for key in _DIALOGUES & raw.value.keys():
+            text = raw.value[key]
+            if isinstance(text, str) and text.lstrip().startswith("["):
+                with contextlib.suppress(ValueError, RecursionError):
+                    raw.value[key] = json.loads(text)
+    return raw
 
 
 def _open(path: Path) -> IO[str]:
@@ -88,7 +101,10 @@ def _line(path: Path, number: int, line: str) -> Raw:
 
 def _array(path: Path, handle: IO[str]) -> Iterator[Raw]:
     """Elements of one JSON array, decoded from a window that grows only while an element is not whole."""
-    window = handle.read(CHUNK).lstrip()[1:]
+    window = handle.read(CHUNK)
+    while not window.lstrip():
+        window = handle.read(CHUNK)
+    window = window.lstrip()[1:]
     number, at, ended = 0, 0, False
     while True:
         where = location(path, row=number + 1)
@@ -179,17 +195,33 @@ def _parquet(path: Path) -> Iterator[Raw]:
     import polars as pl
 
     number = 0
+    decoders: dict[str, Callable[[Any], Any]] = {}
     try:
         scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         for batch in _batches(scan):
-            batch = batch.with_columns(
-                pl.col(name).ext.storage() for name, dtype in batch.schema.items() if "xtension" in repr(dtype)
-            )
+            decoders = decoders or {name: _decoder(dtype) for name, dtype in batch.schema.items()}
             for row in batch.iter_rows(named=True):
                 number += 1
-                yield Raw(number, row)
+                yield Raw(number, {name: decode(row[name]) for name, decode in decoders.items()})
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{location(path, row=number + 1)}: not a readable Parquet file: {error}") from None
+
+
+def _decoder(dtype: Any) -> Callable[[Any], Any]:
+    """What turns a value of this type into plain values: JSON columns of `datasets` arrive as text, however deep."""
+    if "arrow.json" not in repr(dtype):
+        return _as_it_is
+    if repr(dtype).startswith("Extension"):
+        return lambda value: None if value is None else json.loads(value)
+    if hasattr(dtype, "fields"):
+        inner = {field.name: _decoder(field.dtype) for field in dtype.fields}
+        return lambda value: value and {name: decode(value[name]) for name, decode in inner.items()}
+    element = _decoder(dtype.inner)
+    return lambda value: value and [element(item) for item in value]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _batches(scan: Any) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.importers import FORMATS, Format, bfcl, detect
+from toolsample_cli.importers.hub import PREFIX, hub_files
 from toolsample_cli.importers.reading import SUFFIXES, raw_rows
 
 
@@ -27,7 +28,9 @@ def expand(raw: list[str]) -> list[tuple[Path, str]]:
     found = []
     for name in raw:
         path = Path(name)
-        if path.is_dir():
+        if name.startswith(PREFIX):
+            found += hub_files(name)
+        elif path.is_dir():
             inside = sorted(file for file in path.rglob("*") if _is_data(file, path))
             inside = [file for file in inside if file.parent.name != "possible_answer"]
             if not inside:

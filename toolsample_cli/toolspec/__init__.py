@@ -28,6 +28,10 @@ _NAME = ("name", "api_name", "tool_name", "tool")
 _PARAMETERS = ("parameters", "input_schema", "inputSchema", "params", "arguments")
 _NULL_IS_MEANT = frozenset({"default", "const", "example"})
 _CHOICES = ("anyOf", "oneOf", "allOf")
+_NESTING = frozenset(
+    {"properties", "required", "items", "additionalProperties", "not", "contains", "prefixItems", "$defs"}
+    | {"definitions", "$ref", *_CHOICES}
+)
 _OBJECT = {"type": "object", "properties": {}}
 
 
@@ -171,6 +175,8 @@ def _types(raw: Any) -> tuple[dict[str, Any], bool]:
 
 
 def _inner(node: dict[str, Any], depth: int) -> None:
+    if _NESTING.isdisjoint(node):
+        return
     properties = node.get("properties")
     if isinstance(properties, dict):
         inner = {name: _property(item, depth + 1) for name, item in properties.items() if item is not None}
@@ -226,9 +232,3 @@ def _deepest(error: ValidationError) -> ValidationError:
     while error.context:
         error = max(error.context, key=lambda inner: len(inner.absolute_path))
     return error
-
-
-@functools.lru_cache(maxsize=8192)
-def validator(schema_text: str) -> Draft202012Validator:
-    """The validator of one schema (JSON text), built once: building costs a hundred times a check."""
-    return Draft202012Validator(json.loads(schema_text))

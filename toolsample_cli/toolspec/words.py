@@ -36,6 +36,8 @@ def _read(text: str, depth: int) -> tuple[str, bool]:
 
 def read_type(text: str, depth: int = 0) -> tuple[dict[str, Any], bool]:
     """(JSON Schema fragment, whether the text says optional); an empty fragment for an unknown type."""
+    if (known := _TYPE.get(text)) is not None:
+        return {"type": known}, False
     fragment, optional = _read(text, depth)
     return ast.literal_eval(fragment), optional  # a fresh value each time: callers add to it
 
