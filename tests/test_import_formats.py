@@ -107,17 +107,18 @@ def test_hammer_and_when2call(tmp_path):
 
 def test_bfcl_takes_the_first_allowed_value(tmp_path):
     _, tasks, rejects = imported(RAW / "bfcl", tmp_path / "tasks")
-    first, irrelevant = tasks
+    irrelevant, first = tasks
     assert gold(first) == [("sea.tide", {"port": "Hvar", "at": {"day": 4}, "points": [1.5, 2]})] and issues(first) == []
     extra = json.loads(first["extra_json"])
     assert extra["id"] == "multiple_0" and extra["possible_answer"][0]["sea.tide"]["unit"] == ["", "m"]
-    assert first["category"] == "multiple" and irrelevant["category"] == "live_irrelevance"
+    assert first["category"] == "multiple" and irrelevant["category"] == "irrelevance"
     schema = json.loads(first["tools_json"])[0]["parameters"]
     assert schema["type"] == "object" and schema["properties"]["points"] == {
         "type": "array",
         "items": {"type": "number"},
     }
-    files = [RAW / "bfcl" / "BFCL_v4_multiple.json", RAW / "bfcl" / "possible_answer" / "BFCL_v4_multiple.json"]
+    names = ["BFCL_v4_irrelevance.json", "possible_answer/BFCL_v4_multiple.json", "BFCL_v4_multiple.json"]
+    files = [RAW / "bfcl" / name for name in names]
     _, again, _ = imported(files, tmp_path / "named")
     assert [t["task_id"] for t in again] == [t["task_id"] for t in tasks]
     with pytest.raises(DataError, match="without their questions"):

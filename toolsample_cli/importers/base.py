@@ -40,10 +40,11 @@ Drafts = Iterator[Draft | Reject]
 
 @dataclass(frozen=True)
 class Context:
-    """What an importer may need besides the row: `turns` of a conversation to take, answers kept in another file."""
+    """What an importer may need besides the row: the turns to take, answers from another file, the name of its own."""
 
     turns: str = "every"
     answers: dict[str, Any] = field(default_factory=dict)
+    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from toolsample_cli.importers.reading import raw_rows
 from toolsample_cli.toolcall import Call
 
 _CATEGORY = re.compile(r"(.+?)_\d+(?:-\d+)*$")
+_FILE = re.compile(r"BFCL_v\d+_(.+?)\.json.*")
 _OMIT = object()
 
 
@@ -44,7 +45,7 @@ def read_answers(path: Path) -> dict[str, Any]:
 def drafts(row: dict[str, Any], context: Context) -> Drafts:
     """One draft for a single-turn question. Raises Reject for multi-turn ones and for those without an answer."""
     identity = str(row["id"])
-    match = _CATEGORY.fullmatch(identity)
+    match = _FILE.fullmatch(context.file) or _CATEGORY.fullmatch(identity)
     category = match[1] if match else ""
     question = row["question"]
     turns = question if question and isinstance(question[0], list) else [question]

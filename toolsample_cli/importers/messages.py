@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from toolsample_cli.importers.base import Context, Draft, Drafts, Format
@@ -22,7 +23,7 @@ def drafts(row: dict[str, Any], context: Context) -> Drafts:
     extra = {key: value for key, value in row.items() if key not in _USED and value is not None}
     messages = row.get("messages")
     if messages is None:
-        messages, context = [*row["prompt"], *row["completion"]], Context("last", context.answers)
+        messages, context = [*row["prompt"], *row["completion"]], replace(context, turns="last")
     category = row.get("category")
     for draft in conversation(messages, tools, context, extra):
         if isinstance(draft, Draft) and isinstance(category, str):

@@ -120,9 +120,8 @@ def _fill(
         options.tick(1)
         if builder is None or builder[0] is not source:
             builder = (source, _same_ids(_builder(source, config), builder))
-            context = Context(
-                config.turns, {key: v for file in source.answers for key, v in read_answers(file).items()}
-            )
+            answers = {key: gold for file in source.answers for key, gold in read_answers(file).items()}
+            context = Context(config.turns, answers, source.path.name)
         for item in _built(source, raw, config, builder[1], context):
             if isinstance(item, Reject):
                 dropped[item.reason] += 1
