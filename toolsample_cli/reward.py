@@ -7,8 +7,9 @@ Correctness is mapped to [-3, 3], so that call items lie in [-3, 4] and items wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from toolsample_cli.config import ConfigError, ScoreConfig, nearest
 from toolsample_cli.protocols import PROTOCOLS, Parsed, detect, rlla
@@ -51,8 +52,10 @@ class Gold:
         return 1.0, float(len(self.calls)), float(sum(len(call.arguments) for call in self.calls))
 
 
-@dataclass(frozen=True)
-class Scored:
+_NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Scored(NamedTuple):
     """Everything `score` writes about one completion, under the names of the columns of `schema.SCORES`."""
 
     parse_status: str
@@ -71,15 +74,16 @@ class Scored:
     reward: float | None
     reward_min: float
     reward_max: float
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = _NOTHING_MORE
 
     @property
     def cells(self) -> tuple:
         """The row's values in the order of SCORED_COLUMNS, without those copied from rollout and task."""
+        extra = canonical(dict(self.extra)) if self.extra else "{}"
         return (
             self.parse_status, self.format, self.name, self.key, self.value, self.format_max, self.name_max,
             self.key_max, self.value_max, self.exact, self.schema_valid, self.self_example, self.reward,
-            self.reward_min, self.reward_max, calls_json(self.calls), canonical(self.extra) if self.extra else "{}",
+            self.reward_min, self.reward_max, calls_json(self.calls), extra,
         )  # fmt: skip
 
     @property
@@ -89,7 +93,7 @@ class Scored:
 
 
 SCORED_COLUMNS = (
-    *(name for name in Scored.__dataclass_fields__ if name not in ("calls", "extra")), "calls_json", "extra_json",
+    *(name for name in Scored._fields if name not in ("calls", "extra")), "calls_json", "extra_json",
 )  # fmt: skip
 
 
@@ -127,7 +131,9 @@ class Scorer:
 
     def __init__(self, gold: Gold, protocol: str, rules: Rules, tools: Toolbox, category: str = "") -> None:
         self.gold, self.rules, self.tools, self.category = gold, rules, tools, category
-        self._protocol = protocol
+        self._protocol = None if protocol == "auto" else PROTOCOLS[protocol]
+        self._lenient = rules.config.reading == "lenient"
+        self._gated = "ungated_format" in rules.lifted
         self._judges = "free_response" in rules.lifted
         self.bounds = (-3.0, 4.0) if gold.calls or self._judges else (0.0, 1.0)
         self.maxima = gold.maxima if gold.calls else ((1.0, 0.0, 0.0) if self._judges else (None, None, None))
@@ -158,17 +164,18 @@ class Scorer:
         return Scored("error", (), None, None, None, None, 1.0, *self.maxima, None, None, None, None, *self.bounds)
 
     def _judge(self, text: str, cut: bool, tokens: int | None) -> Scored:
-        name = detect(text) if self._protocol == "auto" else self._protocol
-        protocol = PROTOCOLS[name]
-        more = {"types": self.tools.parameter} if protocol.typed else {"lifted": self.rules.lifted}
-        parsed = protocol.parse(text, self.gold.kind, **more)
-        lenient = self.rules.config.reading == "lenient"
-        calls = (parsed.calls if parsed.calls or not parsed.slip else None) if lenient else parsed.strict_calls
-        if parsed.format_ok is False and "ungated_format" in self.rules.lifted:
+        protocol = self._protocol or PROTOCOLS[detect(text)]
+        if protocol.typed:
+            parsed = protocol.parse(text, self.gold.kind, types=self.tools.parameter)
+        else:
+            parsed = protocol.parse(text, self.gold.kind, lifted=self.rules.lifted)
+        calls, broken = parsed.strict_calls, parsed.broken
+        if self._lenient:
+            calls, broken = (parsed.calls if parsed.calls or not parsed.slip else None), ()
+        if self._gated and not parsed.format_ok:
             calls = None
         part = NOTHING
         if self.gold.calls:
-            broken = () if lenient else parsed.broken
             part = components(self.gold.calls, calls, broken, self.rules.equal, self.rules.config.match)
         return self._put_together(text, parsed, calls, part, cut, tokens)
 
@@ -207,8 +214,10 @@ def _status(text: str, parsed: Parsed, valid: bool | None, cut: bool, tools: Too
         return "truncated"
     if parsed.status != "ok":
         return parsed.status
-    if valid is False and any(call.name not in tools.names for call in parsed.calls):
-        return "unknown_tool"
+    if valid is False:
+        for call in parsed.calls:
+            if call.name not in tools.names:
+                return "unknown_tool"
     return "duplicate_key" if repeats_key(text, parsed.calls) else "ok"
 
 

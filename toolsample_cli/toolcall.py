@@ -39,9 +39,23 @@ class Call:
         return cls(record["name"], dict(record["arguments"]))
 
 
-_encode = json.JSONEncoder(
+_encoder = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
-).encode
+)
+
+
+def _encode(value: Any) -> str:
+    return "".join(_pieces(value, 0))
+
+
+# `encode` builds the C encoder anew for every value; this is the one that it builds, kept
+_pieces = (
+    json.encoder.c_make_encoder(
+        None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False
+    )
+    if json.encoder.c_make_encoder
+    else lambda value, _: _encoder.iterencode(value)
+)
 
 
 def canonical(value: Any) -> str:

@@ -91,8 +91,14 @@ def repeats_key(text: str, calls: Sequence[Call]) -> bool:
 
     The marks of keys are counted first, so that the second reading is rare.
     """
+    keys = 0
+    for call in calls:
+        keys += 2 + len(call.arguments)
+        for value in call.arguments.values():
+            if value.__class__ in (dict, list):
+                keys += _keys(value)
     body = text[text.rfind("</think>") + 1 :]
-    if len(body) > MAX_PAYLOAD or body.count('":') + body.count('" :') <= sum(2 + _keys(c.arguments) for c in calls):
+    if len(body) > MAX_PAYLOAD or body.count('":') + body.count('" :') <= keys:
         return False
     at = body.find("{")
     for _ in range(MAX_BLOCKS):
@@ -210,7 +216,7 @@ def calls_of(value: Any, meant: Meant, depth: int = 0) -> list[Call]:
         return [_bare(value)]
     key = next((key for key in ARGUMENTS if key in value), None)
     arguments = _object(value[key], meant) if key else {}
-    return [Call(value[name_key].strip(), arguments)]
+    return [Call(value[name_key], arguments)]
 
 
 def _bare(value: dict[str, Any]) -> Call:

@@ -18,8 +18,8 @@ from toolsample_cli.protocols.meaning import Meant, read_blocks
 from toolsample_cli.toolcall import MAX_PAYLOAD, Call, loads
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_FUNCTION = re.compile(r"<function=([^<>\n]{1,200})>")
-_PARAMETER = re.compile(r"<parameter=([^<>\n]{1,200})>")
+_FUNCTION = re.compile(r"<function=([^<>\n]{1,1000})>")
+_PARAMETER = re.compile(r"<parameter=([^<>\n]{1,1000})>")
 Types = Callable[[str, str], Mapping[str, Any] | None]
 
 
@@ -57,17 +57,17 @@ def _functions(body: str, types: Types | None) -> Strict:
             slip = slip or ("truncated" if following is None and CLOSE not in body[head.end() :] else "repaired")
             if slip == "truncated":
                 break
-        arguments, unclosed = _parameters(body[head.end() : end if end >= 0 else stop], head[1].strip(), types)
+        arguments, unclosed = _parameters(body[head.end() : end if end >= 0 else stop], head[1], types)
         slip = slip or ("repaired" if unclosed else "")
-        calls.append(Call(head[1].strip(), arguments))
+        calls.append(Call(head[1], arguments))
     form = bool(calls) and not slip and _shape(body) == _shape(render(calls))
     return Strict(calls, form, slip)
 
 
 def _shape(text: str) -> str:
     """The text with values and line ends between tags taken out: what the form demands to be equal."""
-    text = re.sub(r"<parameter=[^<>\n]{1,200}>\n", "<parameter>", text)
-    tags = re.findall(r"<parameter>|\n</parameter>|\n?</function>|\n?</?tool_call>|\n?<function=[^<>\n]{1,200}>", text)
+    text = re.sub(r"<parameter=[^<>\n]{1,1000}>\n", "<parameter>", text)
+    tags = re.findall(r"<parameter>|\n</parameter>|\n?</function>|\n?</?tool_call>|\n?<function=[^<>\n]{1,1000}>", text)
     return "".join(tags)
 
 
@@ -81,7 +81,7 @@ def _parameters(body: str, tool: str, types: Types | None) -> tuple[dict[str, An
         unclosed = unclosed or end < 0
         text = body[head.end() : end if end >= 0 else stop]
         text = text.removeprefix("\n").removesuffix("\n")
-        name = head[1].strip()
+        name = head[1]
         arguments[name] = typed(text, types(tool, name) if types else None)
     return arguments, unclosed
 

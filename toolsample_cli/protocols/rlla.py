@@ -78,7 +78,9 @@ def form(text: str, gold_kind: str) -> bool:
     if not text.startswith("<think>"):
         return False
     if gold_kind == "calls":
-        return _one(text, OPEN) and _one(text, CLOSE) and _block(text, len(text))
+        if not text.endswith(_TAIL) or text.find(CLOSE) != len(text) - len(CLOSE):  # the one closing tag ends it
+            return False
+        return _block(text, len(text)) and _one(text, OPEN)
     if gold_kind == "response":
         return _response_at(text) >= 16 and text.startswith("</think>\n", _response_at(text) - 9)
     if gold_kind == "both":
@@ -114,10 +116,10 @@ def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
         start = text.find(OPEN, text.find("</think>") + 1)
     if start < 0:
         return Parsed("no_call", slip="no_call")
-    if CLOSE not in text:
-        return Parsed("truncated", slip="truncated")
     start += len(OPEN)
     end = text.find(CLOSE, start)
+    if end < 0 and CLOSE not in text:
+        return Parsed("truncated", slip="truncated")
     other = text.find(OPEN, start)
     if other >= 0 and (end < 0 or other < end):
         end = other
@@ -127,6 +129,11 @@ def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
     odd: list[int] = []
     slip = ""
     for value, fault in _spanning(payload) if "one_line" in lifted else _lines(payload):
+        if not fault and len(value) == 2 and value.get("name").__class__ is str:
+            arguments = value.get("parameters")
+            if arguments.__class__ is dict:
+                calls.append(Call(value["name"], arguments))
+                continue
         found = fault or _call(value, calls, broken, lifted)
         if not fault and len(value) != 2:
             odd.append(len(calls) - 1)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolsample_cli.toolcall import Call
 
 Equal = Callable[[Any, Any], bool]
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(NamedTuple):
     """What the calls earn. `total` is name + key + value added up in ToolRL's order, so that its last bit is ToolRL's.
 
     `pairs` are (position in gold, position in prediction).

@@ -165,7 +165,12 @@ def dscl_literal(answer: Answer) -> float:
 
 
 def tool_n1(answer: Answer) -> float:
-    """1 when there is a thought and the calls equal the gold's as a multiset of texts with sorted keys, else 0."""
+    """1 when there is a thought and the calls equal the gold's as a multiset of texts with sorted keys, else 0.
+
+    Tool-N1 has no items without a gold call; for these, declining after a thought earns 1 (our reading).
+    """
+    if not answer.gold:
+        return irrelevance(answer) if answer.parsed.thought is not None else 0.0
     if answer.parsed.thought is None or answer.calls is None or answer.parsed.broken:
         return 0.0
     return float(_multiset(answer.calls) == _multiset(answer.gold))
