@@ -1,6 +1,6 @@
 """Plans a run without a model: every selection method spends the same rollouts on the same simulated learners.
 
-`python benchmarks/simulate.py --json [--seeds 20] [--rounds 150] [--plot FILE.svg]`. The decisions are made by the
+`python benchmarks/simulate.py --json [--seeds 20] [--rounds 70] [--plot FILE.svg]`. The decisions are made by the
 project's own functions (groups, selection, curriculum, hardness, draw); only the rollouts and the learner are
 simulated (`simulated_world.py`). Prints, for each arm, rollouts until 90 % of the reachable gain, the share of dead
 groups and the final value, as means over seeds with 95 % intervals.
@@ -74,7 +74,8 @@ def interval(values: np.ndarray) -> dict[str, float]:
 def summarise(runs: list[tuple[str, Track, float]], rounds: int) -> dict[str, dict]:
     """Per arm; arms that miss the goal count with the whole budget, and `reached` says how many got there."""
     cost = Fleet.per_round * Fleet.n
-    found = {}
+    found: dict[str, dict] = {}
+    gains: dict[str, np.ndarray] = {}
     for arm in dict.fromkeys(name for name, *_ in runs):
         mine = [(track, ceiling) for name, track, ceiling in runs if name == arm]
         needed = np.array([reach(track, ceiling, cost) for track, ceiling in mine])
@@ -86,10 +87,11 @@ def summarise(runs: list[tuple[str, Track, float]], rounds: int) -> dict[str, di
             "gain": interval(np.array(gain)),
             "dead_share": interval(dead.mean(axis=1)),
             "dead_by_tenth": [round(float(part.mean()), 3) for part in np.array_split(dead, 10, axis=1)],
-            "curve": [
-                round(float(v), 4) for v in np.mean([t["value"] for t, _ in mine], axis=0)[:: max(rounds // 50, 1)]
-            ],
+            "curve": [round(float(v), 4) for v in np.mean([t["value"] for t, _ in mine], axis=0)[:: step(rounds)]],
         }
+        gains[arm] = np.array(gain)
+        if "none" in gains and arm != "none":  # the same worlds, so that their luck cancels
+            found[arm]["gain_over_none"] = interval(gains[arm] - gains["none"])
     return found
 
 
@@ -111,19 +113,15 @@ def plot(found: dict[str, dict], path: Path, rounds: int) -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "toolsample", "font.size": 8})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.5), gridspec_kw={"width_ratios": [1.1, 1]})
     cost = Fleet.per_round * Fleet.n
-    shown = [
-        arm for arm in ("none", "dapo", "rds", "rds-cond", "vcrl", "dmhs", "dapo + dmhs", "dscl + dmhs") if arm in found
-    ]
+    shown = [arm for arm in SHOWN if arm in found]
     for arm in shown:
         curve = found[arm]["curve"]
         left.plot(np.arange(len(curve)) * step(rounds) * cost, curve, label=arm, linewidth=1.2)
     left.set(xlabel="rollouts", ylabel="expected reward, scaled", title="what the learner can do")
     left.legend(frameon=False)
     order = sorted(found, key=lambda arm: (found[arm]["rollouts_to_90"]["mean"], -found[arm]["gain"]["mean"]))
-    gains = [found[arm]["gain"] for arm in order]
-    right.errorbar(
-        [g["mean"] for g in gains], range(len(order)), xerr=[g["half"] for g in gains], fmt="o", markersize=3
-    )
+    means, halves = ([found[arm]["gain"][key] for arm in order] for key in ("mean", "half"))
+    right.errorbar(means, range(len(order)), xerr=halves, fmt="o", markersize=3)
     right.set_yticks(range(len(order)), order)
     right.invert_yaxis()
     right.set(xlabel=f"share of the reachable gain after {rounds * cost:,} rollouts", title="all arms, 95 % intervals")
@@ -132,31 +130,42 @@ def plot(found: dict[str, dict], path: Path, rounds: int) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
+def table(found: dict[str, dict], seeds: int) -> str:
+    """The arms as a Markdown table, the best gain first."""
+
+    def cell(value: dict | None, form: str) -> str:
+        return "" if value is None else f"{value['mean']:{form}} ± {value['half']:{form.lstrip('+')}}"
+
+    lines = ["| arm | rollouts to 90 % | reached | gain | over none | dead groups |", "|---|---:|---:|---:|---:|---:|"]
+    for arm, row in sorted(found.items(), key=lambda item: -item[1]["gain"]["mean"]):
+        cells = [cell(row["rollouts_to_90"], ",.0f"), f"{row['reached']}/{seeds}", cell(row["gain"], ".3f")]
+        cells += [cell(row.get("gain_over_none"), "+.3f"), cell(row["dead_share"], ".3f")]
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Parse the command line, simulate, print."""
+    """Parse the command line, simulate (or read what was simulated), print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of a table")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=70)
     parser.add_argument("--arms", help="comma-separated; default all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--plot", type=Path, help="write a plot (needs matplotlib)")
+    parser.add_argument("--read", type=Path, help="take the results of an earlier --json instead of simulating")
     given = parser.parse_args()
-    arms = given.arms.split(",") if given.arms else list(ARMS)
-    jobs = [(arm, given.seeds, given.rounds, Settings()) for arm in arms]
-    with ProcessPoolExecutor(given.jobs) as pool:
-        runs = [run for arm in pool.map(one, jobs) for run in arm]
-    found = summarise(runs, given.rounds)
+    if given.read:
+        record = json.loads(given.read.read_text())
+    else:
+        arms = given.arms.split(",") if given.arms else list(ARMS)
+        jobs = [(arm, given.seeds, given.rounds, Settings()) for arm in arms]
+        with ProcessPoolExecutor(given.jobs) as pool:
+            runs = [run for arm in pool.map(one, jobs) for run in arm]
+        record = {"seeds": given.seeds, "rounds": given.rounds, "arms": summarise(runs, given.rounds)}
     if given.plot:
-        plot(found, given.plot, given.rounds)
-    if given.json:
-        print(json.dumps({"seeds": given.seeds, "rounds": given.rounds, "arms": found}))
-        return
-    print(f"{'arm':16s} {'rollouts to 90 %':>24s} {'reached':>8s} {'gain':>16s} {'dead groups':>16s}")
-    for arm, row in sorted(found.items(), key=lambda item: -item[1]["gain"]["mean"]):
-        cells = [f"{row[key]['mean']:.3f} ± {row[key]['half']:.3f}" for key in ("gain", "dead_share")]
-        needed = f"{row['rollouts_to_90']['mean']:,.0f} ± {row['rollouts_to_90']['half']:,.0f}"
-        print(f"{arm:16s} {needed:>24s} {row['reached']:>5d}/{given.seeds:<2d} {cells[0]:>16s} {cells[1]:>16s}")
+        plot(record["arms"], given.plot, record["rounds"])
+    print(json.dumps(record) if given.json else table(record["arms"], record["seeds"]))
 
 
 if __name__ == "__main__":

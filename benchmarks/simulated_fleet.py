@@ -97,8 +97,8 @@ class Fleet:
             rest = self.history.join(seen.select("slot_id"), on="slot_id", how="anti").select(seen.columns)
             seen = pl.concat([seen, rest])
         parts = [(pl.lit(True), found, 0)]
-        alone = self.filter.method in ("adarft", "greso") or self.filter.activation_batches > 0
-        if alone:  # their standing moves, so that each world must be judged by its own
+        waits = selection.METHODS[self.filter.method].delayed and self.filter.activation_batches > 0
+        if waits or self.filter.method in ("adarft", "greso"):  # their standing moves: judge each world by its own
             parts = [(pl.col("source") == name, found.filter(source=name), i) for i, name in enumerate(self.names)]
         judged = []
         for mine, facts, i in parts:

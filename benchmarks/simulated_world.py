@@ -19,7 +19,7 @@ FORMAT, NAME, KEY, VALUE = range(4)
 class Settings:
     """Shape of the world and of the learner; every number is a choice, none is measured on a model."""
 
-    tasks: int = 2000
+    tasks: int = 1000
     tools: int = 40
     hard_tools: float = 0.25
     """Share of tools whose names and values start almost hopeless."""
@@ -34,7 +34,7 @@ class Settings:
     """What one demonstration adds to the logits of name, key and value."""
     transfer: float = 0.5
     """Share of a few-shot prompt's gradient that the zero-shot skill gets."""
-    lr: float = 0.05
+    lr: float = 0.1
     carry: float = 0.1
     """Rate of the skills that all tools share, against a tool's own."""
     steps: int = 4

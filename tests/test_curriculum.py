@@ -7,6 +7,7 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from curation_data import HALF, RIGHT, WRONG, score_frame, task_row, write
@@ -15,6 +16,7 @@ from toolsample_cli import curriculum, schema
 from toolsample_cli.config import CurriculumConfig, FilterConfig
 from toolsample_cli.curriculum import State
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.grpo.advantage import advantages
 from toolsample_cli.reward import combine
 from toolsample_cli.shards import Slice, open_folder
 from toolsample_cli.stages.common import Options
@@ -103,6 +105,19 @@ def test_bonus_is_added_and_recorded(tmp_path):
     rows = curriculum.batch(frame, curriculum.EVEN, 0.01).to_dicts()
     assert [row["reward"] for row in rows] == [4.01, 4.0]
     assert [row["bonus"] for row in rows] == [0.01, 0.0] and rows[0]["base_reward"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "rest"),
+    [("literal", 2.999, -0.333), ("excluded", 0.009, -0.001), ("std_floor", 0.09, -0.01)],
+)
+def test_the_bonus_reaches_the_advantage_by_its_mode(mode, first, rest):
+    """Ten right completions, one with an example of its own: taken literally the bonus is as large as an answer."""
+    frame = score_frame({"a": [RIGHT] * 10}).with_columns(self_example=pl.Series([True] + [False] * 9))
+    rows = curriculum.batch(frame, curriculum.EVEN, 0.01)
+    given = {"bonus_R": rows["bonus"].to_numpy(), "bonus_mode": mode}
+    found = advantages(rows["reward"].to_numpy(), np.zeros(10, int), **given)
+    assert found.value_R == pytest.approx([first] + [rest] * 9, abs=2e-3) and found.dead_G.all()
 
 
 def test_hard_tasks_come_back_in_few_shot_form_and_fade(tmp_path):
