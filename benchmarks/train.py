@@ -122,7 +122,7 @@ def move(model: Any, folder: Path) -> float:
     return sum((p.detach() - before[n]).abs().double().sum().item() for n, p in model.named_parameters())
 
 
-def theirs(folder: Path, steps: int) -> dict[str, Any]:
+def theirs(folder: Path, steps: int, *, on_gpu: bool = False) -> dict[str, Any]:
     """The same steps by GRPOTrainer; generation and scoring are replaced by the shard."""
     import numpy as np
     import torch
@@ -153,7 +153,7 @@ def theirs(folder: Path, steps: int) -> dict[str, Any]:
             groups = [data.groups[entry["group"]] for entry in inputs[::samples]]
             rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
             mask = right([np.ones(len(rollout.completion), np.int64) for _, rollout in rollouts])
-            return {
+            found = {
                 "prompt_ids": left([prompt for prompt, _ in rollouts]),
                 "prompt_mask": left([np.ones(len(prompt), np.int64) for prompt, _ in rollouts]),
                 "completion_ids": right([rollout.completion for _, rollout in rollouts]).long(),
@@ -162,13 +162,14 @@ def theirs(folder: Path, steps: int) -> dict[str, Any]:
                 "old_per_token_logps": right([rollout.logprobs for _, rollout in rollouts]),
                 "num_items_in_batch": mask.sum(),
             }
+            return {name: tensor.to(self.accelerator.device) for name, tensor in found.items()}
 
     arguments = GRPOConfig(
         output_dir=str(folder / "trl"), per_device_train_batch_size=8, gradient_accumulation_steps=per_step // 8,
         num_generations=samples, max_completion_length=1024, beta=0.0, loss_type="dapo", epsilon=0.2, epsilon_high=0.28,
-        learning_rate=LR, lr_scheduler_type="constant", max_grad_norm=1.0, weight_decay=0.0, use_cpu=True, bf16=False,
-        gradient_checkpointing=False, logging_steps=1, save_strategy="no", report_to="none", shuffle_dataset=False,
-        max_steps=steps, disable_tqdm=True, temperature=1.0,
+        learning_rate=LR, lr_scheduler_type="constant", max_grad_norm=1.0, weight_decay=0.0,
+        use_cpu=not on_gpu, bf16=on_gpu, gradient_checkpointing=False, logging_steps=1, save_strategy="no",
+        report_to="none", shuffle_dataset=False, max_steps=steps, disable_tqdm=True, temperature=1.0,
     )  # fmt: skip
     trainer = Offline(
         model=str(folder / "tiny"),
@@ -177,12 +178,13 @@ def theirs(folder: Path, steps: int) -> dict[str, Any]:
         train_dataset=Dataset.from_list([{"prompt": "-", "group": int(number)} for number in order]),
         processing_class=AutoTokenizer.from_pretrained(folder / "tiny"),
     )
-    started = time.process_time()
+    started, clock = time.process_time(), time.perf_counter()
     trainer.train()
-    seconds = time.process_time() - started
+    seconds, wall = time.process_time() - started, time.perf_counter() - clock
     logged = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     losses = {"loss": [e["loss"] for e in logged], "grad_norm": [e["grad_norm"] for e in logged]}
-    return {"cpu_s": seconds, "peak_mb": peak_mb(), **losses, "move": move(trainer.model, folder)}
+    moved = {} if on_gpu else {"move": move(trainer.model, folder)}
+    return {"cpu_s": seconds, "wall_s": wall, "peak_mb": peak_mb(), **losses, **moved}
 
 
 def head() -> dict[str, Any]:

@@ -139,6 +139,21 @@ def test_segment_attention_equals_a_dense_mask(table, seed):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_sees_what_the_dense_mask_shows(monkeypatch):
+    """The CUDA way from the same table, run uncompiled on the CPU, forward only."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    monkeypatch.setitem(attention._COMPILED, "compiled", flex_attention)
+    micro = pack(random_groups(0, SIZES))
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, micro.slots, 16) for heads in (4, 2, 2))
+    with torch.no_grad():
+        flex = attention._flex(query, key, value, micro.segments, 0.3)
+        fast, _ = segment_attention(torch.nn.Module(), query, key, value, scaling=0.3, segments=micro.segments)
+    torch.testing.assert_close(flex, fast, atol=1e-5, rtol=1e-5)
+
+
 def test_visible_by_hand():
     """One prompt of two slots, two completions of one slot each."""
     seen = visible(Segments(((2, (1, 1)),))).int().tolist()

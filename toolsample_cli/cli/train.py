@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -35,4 +36,7 @@ def register(app: typer.Typer) -> None:
         """
         from toolsample_cli.stages.train import run
 
-        return run(source, batch, model=model, out=out, config=config, options=options, tasks=tasks)
+        account = run(source, batch, model=model, out=out, config=config, options=options, tasks=tasks)
+        if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all
+            raise typer.Exit
+        return account

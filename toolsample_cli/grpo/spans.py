@@ -7,6 +7,7 @@ token that touches two sub-tasks counts for the later one.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -107,12 +108,14 @@ class TokenSpans:
         self._pieces: dict[int, str] = {}
 
     def of(self, completion: Sequence[int] | np.ndarray) -> np.ndarray:
-        """0, NAME, KEY or VALUE for each token, int64 [L]."""
+        """0, NAME, KEY or VALUE for each token, int64 [L]; all 0 where tokens cannot be placed in the text."""
         ids = [int(token) for token in completion]
         marks = np.zeros(len(ids), dtype=np.int64)
         ends = self._ends(ids)
+        if ends is None or not ids:
+            return marks
         spans = text_spans(self._decode(ids))
-        starts = np.concatenate([[0], ends[:-1]]) if len(ids) else ends
+        starts = np.concatenate([[0], ends[:-1]])
         for start, end, kind in spans:
             marks[(starts < end) & (ends > start)] = kind
         return marks
@@ -120,13 +123,27 @@ class TokenSpans:
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def _ends(self, ids: list[int]) -> np.ndarray:
-        """End of each token in the decoded text, in characters."""
+    def _ends(self, ids: list[int]) -> np.ndarray | None:
+        """End of each token in the decoded text, in characters; None for a tokenizer whose pieces do not add up."""
         new = [token for token in dict.fromkeys(ids) if token not in self._pieces]
         for token in new:
             self._pieces[token] = self._decode([token])
-        pieces = [self._pieces[token] for token in ids]
-        if "".join(pieces) == self._decode(ids):
-            return np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-        # characters split over tokens, or spaces that depend on the neighbour: decode growing prefixes
-        return np.array([len(self._decode(ids[: k + 1]).rstrip("\ufffd")) for k in range(len(ids))], dtype=np.int64)
+        lengths = [len(self._pieces[token]) for token in ids]
+        torn = ["\ufffd" in self._pieces[token] for token in ids]
+        text = []
+        for broken, run in itertools.groupby(range(len(ids)), key=torn.__getitem__):
+            run = list(run)
+            if not broken:
+                text += [self._pieces[ids[at]] for at in run]
+                continue
+            # a character split over tokens: together they have its text, which counts for the last of them
+            joint = self._decode([ids[at] for at in run])
+            text.append(joint)
+            ends = [0, *(len(self._decode([ids[at] for at in run[: k + 1]]).rstrip("\ufffd")) for k in range(len(run)))]
+            ends[-1] = len(joint)
+            ends = list(itertools.accumulate(ends, max))
+            for at, (before, after) in zip(run, itertools.pairwise(ends), strict=True):
+                lengths[at] = after - before
+        if "".join(text) != self._decode(ids):
+            return None
+        return np.cumsum(lengths, dtype=np.int64)
