@@ -16,7 +16,11 @@ from reward_mutations import KINDS, mutants
 
 from toolsample_cli.bfcl.environment import Environment, provide
 from toolsample_cli.errors import MissingDependency
+from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.protocols.pythonic import carries
+from toolsample_cli.rewards import bfcl_source
 from toolsample_cli.rewards.bfcl import accepts, options_of
+from toolsample_cli.toolbox import Toolbox
 from toolsample_cli.toolcall import Call
 
 
@@ -161,3 +165,70 @@ def test_the_official_runner_is_a_script() -> None:
     child = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(child)
     assert child.revived(marked({"a": (1, [2, (3,)])})) == {"a": (1, [2, (3,)])}
+
+
+@pytest.mark.parametrize(
+    ("language", "kind", "text", "value"),
+    [
+        ("java", "integer", "5", 5),
+        ("java", "long", "5L", 5),
+        ("java", "float", "2.5f", 2.5),
+        ("java", "boolean", "true", True),
+        ("java", "Array", 'new String[]{"a", "b,c"}', ["a", "b,c"]),
+        ("java", "Array", "new int[]{1, 2}", [1, 2]),
+        ("java", "ArrayList", "new ArrayList<Integer>(Arrays.asList(1, 2))", [1, 2]),
+        ("java", "ArrayList", 'new ArrayList<String>() {{ add("x"); add("y"); }}', ["x", "y"]),
+        ("java", "ArrayList", "new ArrayList<>()", []),
+        ("java", "String", "a b", "a b"),
+        ("java", "HashMap", "new HashMap<>()", {}),
+        ("java", "HashMap", 'new HashMap<String, Object>() {{ put("k", 1); put("l", "v"); }}', {"k": 1, "l": "v"}),
+        ("javascript", "String", "'a'", "a"),
+        ("javascript", "Bigint", "7n", 7),
+        ("javascript", "array", "[1, 'b']", [1, "b"]),
+        ("javascript", "dict", "{k: 1, l: ['a']}", {"k": 1, "l": ["a"]}),
+        ("javascript", "array", "new Array(1, 2)", [1, 2]),
+        ("javascript", "Boolean", "false", False),
+        ("javascript", "integer", "x + 1", "x + 1"),
+    ],
+)
+def test_source_text_stands_for_its_value(language: str, kind: str, text: str, value: object) -> None:
+    """Java and JavaScript literals; what is no literal stays text."""
+    types = bfcl_source.JAVA if language == "java" else bfcl_source.JAVASCRIPT
+    found = bfcl_source.value_of(text, language, types[kind])
+    assert found == value and type(found) is type(value)
+
+
+UNANSWERABLE = {"simple_java_64"}
+"""Its accepted value is a variable's name where a map is demanded, and no rendering of it is source text."""
+
+
+@pytest.mark.slow
+def test_golds_of_all_languages_in_every_protocol(official: Environment) -> None:
+    """Every gold, written in each protocol that can carry it, is accepted; each exception is listed."""
+    never, refused = set(), Counter()
+    for category, kind in {**CATEGORIES, "simple_java": "simple", "simple_javascript": "simple"}.items():
+        language = category.removeprefix("simple_") if category in ("simple_java", "simple_javascript") else "python"
+        for entry in questions(official, category):
+            tries = bfcl_gold.renderings(entry["function"], entry["ground_truth"], language)
+            calls = next((found for found in tries if told(entry, found, kind, language)), None)
+            if calls is None:
+                never.add(entry["id"])
+                continue
+            given = [Call(name, arguments) for name, arguments in calls]
+            box = Toolbox.of([{"name": f["name"], "parameters": f["parameters"]} for f in entry["function"]])
+            for name, protocol in PROTOCOLS.items():
+                if name == "pythonic" and not all(map(carries, given)):
+                    continue
+                types = box.parameter if language == "python" else (lambda *_: {"type": "string"})
+                read = protocol.parse(protocol.render(given, None, "t"), "calls", types=types)
+                found = [(call.name, call.arguments) for call in read.strict_calls or ()]
+                if not told(entry, found, kind, language):
+                    refused[name, category] += 1
+    print(dict(refused), sorted(never))
+    assert never == NEVER | UNANSWERABLE
+    assert {name for name, _ in refused} <= {"qwen_xml"}
+
+
+def told(entry: dict, calls: list, kind: str, language: str) -> bool:
+    made = [Call(name, arguments) for name, arguments in calls]
+    return accepts(entry["function"], made, entry["ground_truth"], kind, language)

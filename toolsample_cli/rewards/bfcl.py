@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toolsample_cli.rewards import bfcl_source
 from toolsample_cli.toolcall import Call
 
 Options = Mapping[str, Sequence[Any]]
@@ -22,11 +23,16 @@ _DROPPED = str.maketrans("", "", " ,./-_*^")
 
 
 def accepts(
-    tools: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer: Sequence[Mapping[str, Options]], kind: str
+    tools: Sequence[Mapping[str, Any]],
+    calls: Sequence[Call],
+    answer: Sequence[Mapping[str, Options]],
+    kind: str,
+    language: str = "python",
 ) -> bool:
     """Whether the calls are right. `answer`: one {tool: options} a gold call; `kind`: simple, multiple or parallel.
 
-    `tools` are {name, parameters} with BFCL's or JSON Schema's type names. Order is free only for `parallel`.
+    `tools` are {name, parameters} with BFCL's or JSON Schema's type names. Order is free only for `parallel`. In `java`
+    and `javascript` every argument is source text.
     """
     if len(calls) != len(answer) or not answer:
         return False
@@ -35,7 +41,9 @@ def accepts(
         left = list(calls)
         for wanted in answer:
             name, options = next(iter(wanted.items()))
-            at = next((i for i, call in enumerate(left) if _right(name, schemas.get(name), call, options)), None)
+            at = next(
+                (i for i, call in enumerate(left) if _right(name, schemas.get(name), call, options, language)), None
+            )
             if at is None:
                 return False
             del left[at]
@@ -43,7 +51,7 @@ def accepts(
     name, options = next(iter(answer[0].items()))
     if kind == "simple":  # the single offered tool counts, whatever the answer calls it
         name = tools[0]["name"] if tools else name
-    return _right(name, schemas.get(name), calls[0], options)
+    return _right(name, schemas.get(name), calls[0], options, language)
 
 
 def options_of(call: Call) -> dict[str, list[Any]]:
@@ -59,7 +67,7 @@ def _nested(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _right(name: str, schema: Mapping[str, Any] | None, call: Call, options: Options) -> bool:
+def _right(name: str, schema: Mapping[str, Any] | None, call: Call, options: Options, language: str) -> bool:
     if schema is None or call.name != name:
         return False
     properties = schema.get("properties") or {}
@@ -67,18 +75,34 @@ def _right(name: str, schema: Mapping[str, Any] | None, call: Call, options: Opt
     if any(key not in given for key in schema.get("required") or ()):
         return False
     for key, value in given.items():
-        if key not in properties or key not in options or not _value_right(properties[key], value, options[key]):
+        if key not in properties or key not in options:
+            return False
+        check = _value_right if language == "python" else _source_right
+        if not check(properties[key], value, options[key], language):
             return False
     return all(key in given or "" in accepted for key, accepted in options.items())
 
 
-def _value_right(schema: Mapping[str, Any], value: Any, accepted: Sequence[Any]) -> bool:
+def _source_right(schema: Mapping[str, Any], value: Any, accepted: Sequence[Any], language: str) -> bool:
+    if not isinstance(value, str):
+        return False
+    types = bfcl_source.JAVA if language == "java" else bfcl_source.JAVASCRIPT
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    expected = types.get(kind, str) if isinstance(kind, str) else _inferred(accepted)[0]
+    return _as_expected(bfcl_source.value_of(value, language, expected), accepted, expected, None)
+
+
+def _value_right(schema: Mapping[str, Any], value: Any, accepted: Sequence[Any], language: str) -> bool:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     expected, item = _expected(schema, kind) if isinstance(kind, str) else _inferred(accepted)
     if isinstance(value, tuple) and kind == "tuple":
         value = list(value)
     if expected is float and type(value) is int:
         value = _as_float(value)
+    return _as_expected(value, accepted, expected, item)
+
+
+def _as_expected(value: Any, accepted: Sequence[Any], expected: type, item: type | None) -> bool:
     right_type, is_variable = _type_right(value, accepted, expected, item)
     if not right_type:
         return False

@@ -188,7 +188,8 @@ def bfcl_ast(answer: Answer) -> float:
         return 0.0
     allowed = answer.allowed or [{call.name: bfcl.options_of(call)} for call in answer.gold]
     kind = "parallel" if len(answer.gold) > 1 or "parallel" in answer.category else "multiple"
-    return float(bfcl.accepts(answer.tools.tools, answer.calls, allowed, kind))
+    language = next((name for name in ("javascript", "java") if name in answer.category), "python")
+    return float(bfcl.accepts(answer.tools.tools, answer.calls, allowed, kind, language))
 
 
 def schema_valid(answer: Answer) -> float:
