@@ -75,7 +75,6 @@ def summarise(runs: list[tuple[str, Track, float]], rounds: int) -> dict[str, di
     """Per arm; arms that miss the goal count with the whole budget, and `reached` says how many got there."""
     cost = Fleet.per_round * Fleet.n
     found: dict[str, dict] = {}
-    gains: dict[str, np.ndarray] = {}
     for arm in dict.fromkeys(name for name, *_ in runs):
         mine = [(track, ceiling) for name, track, ceiling in runs if name == arm]
         needed = np.array([reach(track, ceiling, cost) for track, ceiling in mine])
@@ -85,14 +84,18 @@ def summarise(runs: list[tuple[str, Track, float]], rounds: int) -> dict[str, di
             "rollouts_to_90": interval(np.minimum(needed, rounds * cost)),
             "reached": int(np.isfinite(needed).sum()),
             "gain": interval(np.array(gain)),
+            "gains": [round(value, 5) for value in gain],
             "dead_share": interval(dead.mean(axis=1)),
             "dead_by_tenth": [round(float(part.mean()), 3) for part in np.array_split(dead, 10, axis=1)],
             "curve": [round(float(v), 4) for v in np.mean([t["value"] for t, _ in mine], axis=0)[:: step(rounds)]],
         }
-        gains[arm] = np.array(gain)
-        if "none" in gains and arm != "none":  # the same worlds, so that their luck cancels
-            found[arm]["gain_over_none"] = interval(gains[arm] - gains["none"])
     return found
+
+
+def over_none(found: dict[str, dict]) -> None:
+    """Add each arm's gain over plain GRPO on the same worlds, so that their luck cancels."""
+    for arm in found.keys() - {"none"} if "none" in found else ():
+        found[arm]["gain_over_none"] = interval(np.array(found[arm]["gains"]) - np.array(found["none"]["gains"]))
 
 
 SHOWN = ("none", "dapo", "rds", "rds-cond", "vcrl", "dmhs", "dapo + dmhs", "dscl + dmhs")
@@ -153,16 +156,20 @@ def main() -> None:
     parser.add_argument("--arms", help="comma-separated; default all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--plot", type=Path, help="write a plot (needs matplotlib)")
-    parser.add_argument("--read", type=Path, help="take the results of an earlier --json instead of simulating")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", help="join the results of earlier --json runs, simulate nothing"
+    )
     given = parser.parse_args()
     if given.read:
-        record = json.loads(given.read.read_text())
+        read = [json.loads(path.read_text()) for path in given.read]
+        record = {**read[0], "arms": {arm: row for part in read for arm, row in part["arms"].items()}}
     else:
         arms = given.arms.split(",") if given.arms else list(ARMS)
         jobs = [(arm, given.seeds, given.rounds, Settings()) for arm in arms]
         with ProcessPoolExecutor(given.jobs) as pool:
             runs = [run for arm in pool.map(one, jobs) for run in arm]
         record = {"seeds": given.seeds, "rounds": given.rounds, "arms": summarise(runs, given.rounds)}
+    over_none(record["arms"])
     if given.plot:
         plot(record["arms"], given.plot, record["rounds"])
     print(json.dumps(record) if given.json else table(record["arms"], record["seeds"]))

@@ -13,7 +13,7 @@ from simulated_world import SUB, Settings, World
 from toolsample_cli import curriculum, groups, hardness, selection
 from toolsample_cli.config import CurriculumConfig, FilterConfig
 from toolsample_cli.curriculum import State
-from toolsample_cli.draw import Draw, hash_ids, race
+from toolsample_cli.draw import hash_ids, race
 from toolsample_cli.selection.facts import round_facts
 
 
@@ -109,17 +109,21 @@ class Fleet:
         return found.select("slot_id").join(self.history, on="slot_id", how="left", maintain_order="left")
 
     def _rewards(self, scores: pl.DataFrame, now: pl.DataFrame) -> np.ndarray:
+        """Training rewards under the weights in force, which then move on with this round's mastery."""
         if self.config.weighting == "none":
             return curriculum.batch(scores, curriculum.EVEN, 0.0)["reward"].to_numpy()
-        found = []
-        for i, name in enumerate(self.names):
-            found.append(curriculum.batch(scores.filter(source=name), self.states[i].weights, 0.0)["reward"].to_numpy())
-            measured = curriculum.measure(now.filter(source=name))
-            self.states[i] = curriculum.advance(self.states[i], measured, self.config)
-        return np.concatenate(found)
+        table = pl.DataFrame({f"w_{name}": [s.weights[name] for s in self.states] for name in curriculum.WEIGHTED})
+        each = scores.hstack(table[np.repeat(np.arange(len(self.seeds)), self.per_round * self.n)])
+        weights = {name: pl.col(f"w_{name}") for name in curriculum.WEIGHTED}
+        reward = curriculum.batch(each, weights, 0.0)["reward"].to_numpy()
+        measured = now.group_by("source", maintain_order=True).agg(**curriculum.measures()).drop("source")
+        for i, row in enumerate(measured.iter_rows(named=True)):
+            known = {name: mean for name, mean in row.items() if mean is not None}
+            self.states[i] = curriculum.advance(self.states[i], known, self.config)
+        return reward
 
     def _draw(self) -> np.ndarray:
-        """Positions in `ids` of the next tasks, (world, task)."""
+        """Positions in `ids` of the next tasks, (world, task): the same race as `draw`, all worlds at once."""
         importance = np.full(len(self.ids), selection.unvisited_importance(self.filter))
         visits = np.zeros(len(self.ids))
         method = selection.METHODS[self.filter.method]
@@ -130,19 +134,12 @@ class Fleet:
         even = np.ones(len(self.ids))
         first = {"epochs": visits, "rank": -importance, "importance": 0 * even}[method.draw]
         time = race(self.hashes, importance if method.draw == "importance" else even, 0, self.number + 1)
-        chosen, shut = self._waiting(), list(self.hard.dropped)
-        frame = pl.DataFrame({"task_id": self.ids, "source": self.source, "first": first, "time": time})
-        if chosen or shut:
-            frame = frame.filter(~pl.col("task_id").is_in([*chosen, *shut]))
-        drawn = {
-            f"world {int(world)}": list(slots) for world, slots in itertools.groupby(chosen, lambda slot: slot[:3])
-        }
-        for (name,), part in frame.group_by("source", maintain_order=True):
-            taken = drawn.setdefault(name, [])
-            draw = Draw(self.per_round - len(taken))
-            draw.offer(part)
-            taken += draw.result()["task_id"].to_list()
-        return np.stack([self._rows(pl.Series(drawn[name])) for name in self.names])
+        first = first.astype(float)
+        first[self._rows(pl.Series(self._waiting(), dtype=pl.String))] = -np.inf
+        first[self._rows(pl.Series(list(self.hard.dropped), dtype=pl.String))] = np.inf
+        shape = (len(self.seeds), self.settings.tasks)
+        best = np.lexsort((time.reshape(shape), first.reshape(shape)))[:, : self.per_round]
+        return best + self.settings.tasks * np.arange(len(self.seeds))[:, None]
 
     def _waiting(self) -> list[str]:
         """Hard tasks that come first, at most the configured share of each world's draw."""

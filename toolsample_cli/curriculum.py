@@ -96,14 +96,19 @@ def check(config: CurriculumConfig) -> None:
         raise ConfigError("weight_high = 0: the sub-task weights sum to nothing")
 
 
-def measure(groups: pl.DataFrame) -> dict[str, float]:
-    """Mean scaled score of each sub-task over a round's rollouts; a sub-task no task has is left out."""
-    means = {}
+def measures() -> dict[str, pl.Expr]:
+    """Mean scaled score of each sub-task over the rollouts of a frame of groups; null where no task has it."""
+    found = {}
     for name in COMPONENTS:
-        having = groups.filter(pl.col(f"{name}_mean").is_not_null() & (pl.col("n") > 0))
-        if having.height:
-            means[name] = float((having[f"{name}_mean"] * having["n"]).sum() / having["n"].sum())
-    return means
+        mean, n = pl.col(f"{name}_mean"), pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col("n"))
+        found[name] = pl.when(n.sum() > 0).then((mean * n).sum() / n.sum())
+    return found
+
+
+def measure(groups: pl.DataFrame) -> dict[str, float]:
+    """`measures` of a round's groups; a sub-task no task has is left out."""
+    row = groups.select(**measures()).row(0, named=True)
+    return {name: mean for name, mean in row.items() if mean is not None}
 
 
 def measure_loss(records: pl.DataFrame) -> dict[str, float]:
@@ -190,26 +195,27 @@ def lag(mastery: Mapping[str, float]) -> pl.Expr:
     return pl.when(pl.col("n") > 0).then(share).otherwise(1.0)
 
 
-def batch(scores: pl.DataFrame, weights: Mapping[str, float], bonus: float) -> pl.DataFrame:
-    """Scored rollouts of kept groups -> rows of `batch`, in the order given.
+def batch(scores: pl.DataFrame, weights: Mapping[str, float | pl.Expr], bonus: float) -> pl.DataFrame:
+    """Scored rollouts of kept groups -> rows of `batch`, in the order given; weights may be columns of `scores`.
 
     reward = format + (-3 + 6 sum_k w_k R_k / sum_k w_k R_k^max) + bonus * self_example. With all weights 1 the
     first part is the base reward to its last bit. Where the weights leave nothing of a task's maxima, its reward
     is the format alone.
     """
     extra = pl.when(pl.col("self_example").fill_null(False)).then(bonus).otherwise(0.0)
-    even = all(weights[name] == 1 for name in WEIGHTED)
+    even = all(not isinstance(weights[name], pl.Expr) and weights[name] == 1 for name in WEIGHTED)
+    chosen = {name: w if isinstance(w, pl.Expr) else pl.lit(float(w)) for name, w in weights.items()}
     return scores.with_columns(
-        reward=(pl.col("reward") if even else _weighted(weights)) + extra,
+        reward=(pl.col("reward") if even else _weighted(chosen)) + extra,
         base_reward=pl.col("reward"),
         bonus=extra,
         exact=pl.col("exact").fill_null(False),
         **{name: _scaled(name) for name in COMPONENTS},
-        **{f"weight_{name}": pl.lit(float(weights[name])) for name in WEIGHTED},
+        **{f"weight_{name}": chosen[name] for name in WEIGHTED},
     ).select(list(BATCH.schema))
 
 
-def _weighted(weights: Mapping[str, float]) -> pl.Expr:
+def _weighted(weights: Mapping[str, pl.Expr]) -> pl.Expr:
     """`reward.combine` for a whole frame; where the weights leave nothing to earn, the format alone."""
     earned, possible = (
         functools.reduce(operator.add, (weights[name] * pl.col(f"{name}{ending}") for name in WEIGHTED))
