@@ -83,7 +83,7 @@ def _overview(path: Path, as_json: bool) -> None:
 
 
 def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool, as_json: bool) -> None:
-    from toolsample_cli.inspection import places, records, render
+    from toolsample_cli.inspection import places, records, view
 
     found = [_place(path) for path in paths]
     row = records.by_number(found[0], index) if index is not None else records.by_id(found[0], wanted or "")
@@ -92,7 +92,7 @@ def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool
         opened = records.opened
         _say({kind: [opened(row) for row in v] if kind == "samples" else opened(v) for kind, v in joined.items()})
     else:
-        render.show_record(_console(), joined, full)
+        view.show_record(_console(), joined, full)
 
 
 def _validate(paths: list[Path], as_json: bool) -> None:

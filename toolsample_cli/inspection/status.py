@@ -23,7 +23,7 @@ def status(root: Path) -> list[dict[str, Any]]:
 
 
 def _walk(folder: Path, root: Path, levels: int, found: list[dict[str, Any]]) -> None:
-    inside = sorted(folder.iterdir(), key=_natural)
+    inside = sorted((path for path in folder.iterdir() if path.name != "trainer"), key=_natural)
     for file in inside:
         if file.is_file() and file.name in ("round.json", "summary.json", "state.json"):
             found.append({"path": _under(file, root), "kind": file.stem, "about": _about(file)})

@@ -18,20 +18,26 @@ def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> N
     """One line for every folder of shards, model and summary."""
     console.print(Text(clean(root), style="bold"))
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in ("path", "kind", "rows", "state", "about"):
-        last = name == "about"
-        table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=not last, overflow="fold")
-    for entry in entries:
-        state = entry.get("state", "")
-        rows = number(entry["rows"]) if "rows" in entry else ""
-        about = Text(clean(entry.get("about", "")), style="dim")
-        about.truncate(200, overflow="ellipsis")
-        cells = (Text(clean(entry["path"])), Text(entry["kind"] or "?"), rows, Text(state, _STYLE.get(state, "")))
-        table.add_row(*cells, about)
+    cells = [_cells(entry) for entry in entries]
+    widths = [max([len(row[column]) for row in cells] + [5]) for column in range(4)]
+    for name, width in zip(("path", "kind", "rows", "state"), widths, strict=True):
+        table.add_column(name, justify="right" if name == "rows" else "left", no_wrap=True, min_width=width)
+    room = console.width - sum(widths) - 10
+    if room >= 12:
+        table.add_column("about", no_wrap=True, style="dim")
+    for row, entry in zip(cells, entries, strict=True):
+        about = Text(clean(entry.get("about", "")))
+        about.truncate(room, overflow="ellipsis")
+        table.add_row(*row[:3], Text(row[3], _STYLE.get(row[3], "")), *([about] if room >= 12 else []))
     console.print(table)
     open_ones = sum(entry.get("state") in ("not finished", "damaged") for entry in entries)
     if open_ones:
         console.print(Text(f"{open_ones} not finished or damaged: rerun their stages", style="yellow"))
+
+
+def _cells(entry: dict[str, Any]) -> tuple[str, str, str, str]:
+    rows = number(entry["rows"]) if "rows" in entry else ""
+    return clean(entry["path"]), entry["kind"] or "?", rows, entry.get("state", "")
 
 
 def show_changes(console: Console, found: Changes) -> None:
