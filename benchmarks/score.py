@@ -72,6 +72,7 @@ def measure(folder: Path, rows: int, naive: bool = True) -> dict:
         "wall_s": round(ours["wall_s"], 3),
         "peak_mb": round(ours["peak_mb"], 1),
         "mean_reward": round(ours["reward"] / rows, 6),
+        "json_loads_us": round(_json_loads_us(), 2),
     }
     if naive:
         plain = _child("naive", folder)
@@ -81,6 +82,15 @@ def measure(folder: Path, rows: int, naive: bool = True) -> dict:
         result["naive_peak_mb"] = round(plain["peak_mb"], 1)
         result["ratio_vs_naive"] = round(plain["cpu_s"] / ours["cpu_s"], 2)
     return result
+
+
+def _json_loads_us() -> float:
+    """CPU time of decoding one call, to judge how busy the machine is: 1.2 on an idle core of 2024."""
+    text = '{"name": "get_weather", "parameters": {"city": "Paris", "days": 3, "units": "metric", "x": 1}}'
+    start = time.process_time()
+    for _ in range(50_000):
+        json.loads(text)
+    return (time.process_time() - start) / 50_000 * 1e6
 
 
 def _child(name: str, folder: Path) -> dict:

@@ -15,7 +15,7 @@ import pytest
 
 from toolsample_cli import schema
 from toolsample_cli.config import ScoreConfig
-from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.shards import Slice, open_folder
@@ -189,14 +189,50 @@ def test_a_task_that_breaks_the_contract_is_named(tmp_path: Path, changed: dict,
 def test_torn_foreign_and_missing_inputs(tmp_path: Path) -> None:
     """A 0-byte shard, another kind and no folder at all are refused by name."""
     tasks, rollouts = small(tmp_path)
-    with pytest.raises(DataError, match="holds tasks|folder of tasks"):
+    with pytest.raises(DataError, match=r"holds tasks|folder of tasks"):
         run(tasks, tasks, out=tmp_path / "s", config=ScoreConfig(), options=Options())
     with pytest.raises(DataError, match="no such file or folder"):
         run(tasks, tmp_path / "none", out=tmp_path / "s", config=ScoreConfig(), options=Options())
     (rollouts / "part-00001.parquet").write_bytes(b"")
-    with pytest.raises(DataError, match="part-00001.parquet"):
+    with pytest.raises(DataError, match=r"part-00001\.parquet"):
         run(tasks, rollouts, out=tmp_path / "s", config=ScoreConfig(), options=Options())
     assert not (tmp_path / "s").exists()
+
+
+def test_further_rewards_and_own_components(tmp_path: Path) -> None:
+    """They go into extra_json, know the tokens and BFCL's accepted values, and their code is part of the record."""
+    mine = tmp_path / "mine.py"
+    mine.write_text("def short(answer):\n    return 1 if answer.tokens < 3 else 0\n")
+    allowed = json.dumps({"possible_answer": [{"book": {"n": [1, 2]}}]})
+    tasks = write(tmp_path / "t", schema.TASKS, [task("t", extra_json=allowed)])
+    text = PROTOCOLS["rlla"].render([Call("book", {"n": 2})], None, "x")
+    rows = [rollout("t", 0, text, completion_ids=[1] * 5), rollout("t", 1, text, completion_ids=[1, 2])]
+    rollouts = write(tmp_path / "r", schema.ROLLOUTS, rows)
+    config = ScoreConfig(rewards="bfcl,overlong", component=f"{mine}:short", overlong_max=5, overlong_buffer=4)
+    run(tasks, rollouts, out=tmp_path / "s", config=config, options=Options())
+    extra = [json.loads(row) for row in open_folder(tmp_path / "s", schema.SCORES).load()["extra_json"]]
+    assert [row["rewards"] for row in extra] == [{"bfcl": 1.0, "overlong": -1.0}, {"bfcl": 1.0, "overlong": -0.25}]
+    assert [row["components"]["short"] for row in extra] == [0.0, 1.0]
+    mine.write_text("def short(answer):\n    return 1 / (answer.tokens - 2)\n")
+    with pytest.raises(ConfigError, match="component_digests"):
+        run(tasks, rollouts, out=tmp_path / "s", config=config, options=Options())
+    with pytest.raises(StageFailure, match=r"row 2 \(task t\): component .*short failed: ZeroDivisionError"):
+        run(tasks, rollouts, out=tmp_path / "s", config=config, options=Options(overwrite=True))
+
+
+def test_the_help_names_what_the_tables_hold() -> None:
+    """The command's help is static, so that it stays light; it may not fall behind."""
+    import typer
+    from typer.testing import CliRunner
+
+    from toolsample_cli.cli import score as command
+    from toolsample_cli.reward import QUIRKS
+    from toolsample_cli.rewards.table import REWARDS
+
+    app = typer.Typer()
+    command.register(app)
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert not [name for name in (*REWARDS, *QUIRKS, *PROTOCOLS) if name not in shown]
 
 
 def test_forced_protocol_and_unknown_protocol(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import polars as pl
 
 from toolsample_cli import schema
 from toolsample_cli.config import ScoreConfig, as_record, nearest
-from toolsample_cli.errors import ConfigError, DataError, location
+from toolsample_cli.errors import ConfigError, DataError, StageFailure, location
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.reward import SCORED_COLUMNS, Gold, Rules, Scorer
@@ -156,11 +156,14 @@ def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.Da
     texts, reasons, errors = (rollouts[name].to_list() for name in ("text", "finish_reason", "error"))
     tokens = rollouts["tokens"].to_list() if "tokens" in rollouts.columns else [None] * len(ids)
     copied, cells = [], []
-    for task_id, text, reason, error, count in zip(ids, texts, reasons, errors, tokens, strict=True):
-        subject = known[task_id]
-        scorer = subject.scorer
-        copied.append(subject.copied)
-        cells.append(scorer.row(text, reason, count) if error is None else scorer.errored().cells)
+    try:
+        for task_id, text, reason, error, count in zip(ids, texts, reasons, errors, tokens, strict=True):
+            scorer = known[task_id].scorer
+            cells.append(scorer.row(text, reason, count) if error is None else scorer.errored().cells)
+            copied.append(known[task_id].copied)
+    except StageFailure as failure:  # a user's own component
+        place = location(where, row=len(cells) + 1, task=ids[len(cells)])
+        raise StageFailure(f"{place}: {failure}", hint=failure.hint) from failure
     columns = _columns(COPIED, copied) | _columns(SCORED_COLUMNS, cells)
     kept = rollouts.select("rollout_id", "task_id", "round", "sample")
     return kept.hstack(pl.DataFrame(columns, schema={name: SCHEMA[name] for name in columns})).select(list(SCHEMA))
