@@ -18,7 +18,7 @@ from bfcl_world import write_world
 from tiny_model import tiny_model
 
 from toolsample_cli import schema
-from toolsample_cli.bfcl import ask, compare, dialogue, environment, rlla_prompt
+from toolsample_cli.bfcl import ask, compare, dialogue, environment, memory, rlla_prompt
 from toolsample_cli.bfcl.entries import official_question, read_questions
 from toolsample_cli.bfcl.inside import pycalls
 from toolsample_cli.bfcl.journal import Journal
@@ -180,6 +180,81 @@ def test_hostile_steps_end_a_dialogue_as_wrong(scorer: Scorer, tmp_path: Path, m
         row, _ = judge(scorer, question, records[question.id], "prompting")
         assert (row["valid"], row["error_type"]) == (False, fault)
     assert not list(tmp_path.rglob("owned"))
+
+
+@pytest.mark.parametrize("protocol", ["hermes", "prompting"])
+def test_memory_is_filled_by_conversations_and_survives_a_kill(scorer: Scorer, tmp_path: Path, protocol: str):
+    """What one conversation notes down, the next and the questions see; a rerun fills it anew without asking."""
+    category = "memory_rec_sum"
+    rows = [row for row in scorer.entries(category) if not memory.is_conversation(row["id"])]
+    questions = [official_question(category, row) for row in rows if row["scenario"] == "finance"][:2]
+    written = hermes_text if protocol == "hermes" else python_text
+
+    def reply(key: str) -> str:
+        if "prereq" in key:
+            note = key.split(" ")[0]
+            return written([("memory_append", {"text": f"<{note}>"})]) if key.endswith("turn 1 step 0") else "Noted."
+        return "{'answer': 'I do not know', 'context': 'none'}"
+
+    def ask_questions(path: Path) -> Scripted:
+        style = ask.Style(protocol, lambda q: scorer.ask("prompted", entry=_shown(q)))
+        model = Scripted(reply)
+        with Journal(path, {}) as journal:
+            holder = memory.Memories(model, scorer, style, scorer.ask("constants"), journal)
+            holder.hold_all(questions, lambda _: None)
+        return model
+
+    model = ask_questions(tmp_path / "a.jsonl")
+    sent = model.sent[f"{questions[1].id} turn 1 step 0"]
+    notes = [key.split(" ")[0] for key in model.sent if key.endswith("turn 1 step 0") and "prereq" in key]
+    assert len(notes) == 7
+    assert all(f"<{note}>" in sent.messages[0]["content"] for note in notes)
+    lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "b.jsonl").write_bytes(b"".join(lines[:-1]))
+    again = ask_questions(tmp_path / "b.jsonl")
+    assert not [key for key in again.sent if "prereq" in key]
+    assert again.sent[f"{questions[1].id} turn 1 step 0"].messages == sent.messages
+    records = Journal(tmp_path / "b.jsonl", {}).records
+    row, _ = judge(scorer, questions[1], records[questions[1].id], protocol)
+    assert (row["valid"], row["error_type"]) == (False, "agentic:answer_not_found")
+
+
+@pytest.mark.slow
+def test_the_key_value_memory_runs_in_its_own_environment(tmp_path: Path):
+    """Its search needs numpy and a ranking library, which only this category installs."""
+    with Scorer(environment.provide("v4", memory=True)) as scorer:
+        category = "memory_kv"
+        row = next(row for row in scorer.entries(category) if not memory.is_conversation(row["id"]))
+        note = hermes_text([("core_memory_add", {"key": "name", "value": "Michael"})])
+        look = hermes_text([("core_memory_key_search", {"query": "name", "k": 1})])
+
+        def reply(key: str) -> str:
+            if "prereq" in key:
+                return note if key.split(" ")[0].endswith("-0") and key.endswith("turn 1 step 0") else "Noted."
+            return look if key.endswith("step 0") else "{'answer': 'Michael', 'context': 'he said so'}"
+
+        model = Scripted(reply)
+        with Journal(tmp_path / "a.jsonl", {}) as journal:
+            holder = memory.Memories(model, scorer, ask.Style("hermes", list), scorer.ask("constants"), journal)
+            holder.hold_all([question := official_question(category, row)], lambda _: None)
+        assert "Michael" in model.sent[f"{row['id']} turn 1 step 0"].messages[0]["content"]
+        assert "ranked_results" in model.sent[f"{row['id']} turn 1 step 1"].messages[-1]["content"]
+        assert judge(scorer, question, journal.records[row["id"]], "hermes")[0]["valid"]
+
+
+def _shown(question) -> dict:
+    return {"id": question.id, "question": question.turns, "function": question.functions}
+
+
+def test_questions_about_a_failed_conversation_are_errors(scorer: Scorer, tmp_path: Path):
+    """Instead of being asked with an empty memory, as officially."""
+    category = "memory_rec_sum"
+    row = next(row for row in scorer.entries(category) if not memory.is_conversation(row["id"]))
+    model = Scripted(lambda key: Reply(key, "p", error="timeout") if "prereq" in key else "x")
+    with Journal(tmp_path / "a.jsonl", {}) as journal:
+        holder = memory.Memories(model, scorer, ask.Style("hermes", list), scorer.ask("constants"), journal)
+        holder.hold_all([official_question(category, row)], lambda _: None)
+        assert "conversation memory_rec_sum_prereq_" in journal.records[row["id"]]["error"]
 
 
 # ---- RLLA ------------------------------------------------------------------------------------------------------------

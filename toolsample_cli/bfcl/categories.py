@@ -27,8 +27,6 @@ SCORED = {
 """Categories that enter a release's overall number, in the order they are reported."""
 
 NOT_RUN = {name: "needs a search engine on the network" for name in WEB} | {
-    "memory_kv": "not supported yet",
-    "memory_rec_sum": "not supported yet",
     "memory_vector": "needs a sentence-embedding model and its packages",
 }
 """Categories that are not run, and why."""

@@ -159,18 +159,19 @@ def hold_all(
         if all(journal.answered(dialogue.question.id) for dialogue in group):
             tick(len(group))
             continue
-        _hold(model, scorer, group)
+        hold(model, scorer, group)
+        scorer.ask("forget", ids=[dialogue.question.id for dialogue in group])
         for dialogue in group:
             if not journal.answered(dialogue.question.id):
                 journal.add(dialogue.record())
             tick(1)
 
 
-def _hold(model: Model, scorer: Scorer, group: Sequence[Dialogue]) -> None:
+def hold(model: Model, scorer: Scorer, group: Sequence[Dialogue]) -> None:
+    """Hold these dialogues side by side to their ends."""
     for dialogue in group:
         dialogue.next_turn()
     while waiting := {dialogue.key: dialogue for dialogue in group if not dialogue.ended}:
         for batch in model.plan([dialogue.prompt() for dialogue in waiting.values()]):
             for reply in list(model.answer(batch)):
                 waiting[reply.key].take(reply, scorer)
-    scorer.ask("forget", ids=[dialogue.question.id for dialogue in group])

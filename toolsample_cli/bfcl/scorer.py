@@ -86,6 +86,7 @@ class Scorer:
         work = str(self.folder)
         # the official package makes folders at import; they go to the work folder
         surroundings = {"BFCL_PROJECT_ROOT": work, "HOME": work, "PATH": os.defpath, "LANG": "C.UTF-8"}
+        surroundings |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         python, version = str(self.environment.python), self.environment.version
         command = [python, "-I", "-B", str(INSIDE), version, work, str(self.megabytes)]
         log = self.folder / "log"

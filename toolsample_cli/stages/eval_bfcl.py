@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from toolsample_cli import schema
-from toolsample_cli.bfcl import ask, asking, categories, compare, dialogue, environment, rlla_prompt, tables, trees
+from toolsample_cli.bfcl import (
+    ask,
+    asking,
+    categories,
+    compare,
+    dialogue,
+    environment,
+    memory,
+    rlla_prompt,
+    tables,
+    trees,
+)
 from toolsample_cli.bfcl.aggregate import tallies
 from toolsample_cli.bfcl.entries import Question, official_question, read_questions
 from toolsample_cli.bfcl.journal import Journal
@@ -84,7 +95,8 @@ class Evaluation:
 
     def __init__(self, sources: Sources, config: EvalConfig, options: Options) -> None:
         self.sources, self.config, self.options = sources, config, options
-        self.place = environment.provide(config.version, config.scorer_python)
+        ranked = sources.entries is None and "memory_kv" in self.runnable()
+        self.place = environment.provide(config.version, config.scorer_python, memory=ranked)
 
     def _scorer(self) -> Scorer:
         return Scorer(self.place, seconds=self.config.seconds, megabytes=self.config.megabytes)
@@ -97,7 +109,12 @@ class Evaluation:
         if self.sources.entries is not None:
             questions = read_questions(self.sources.entries, self.sources.answers)
         else:
-            questions = [official_question(name, row) for name in self.runnable() for row in scorer.entries(name)]
+            questions = [
+                official_question(name, row)
+                for name in self.runnable()
+                for row in scorer.entries(name)
+                if not memory.is_conversation(row["id"])
+            ]
         return _selected(questions, self.options)
 
     def runnable(self) -> list[str]:
@@ -132,14 +149,16 @@ class Evaluation:
         style = ask.Style(config.protocol, lambda question: _prompted(scorer, question), rlla_prompt.template(like))
         asked = open_model(model, config.protocol, config)
         try:
-            single = [question for question in questions if question.kind != "multi_turn"]
+            single = [question for question in questions if question.kind not in ("multi_turn", "memory")]
             own = self.sources.entries is not None
             prompts = [style.prompt(q.id, style.first(q), q.functions, own=own) for q in single]
             asking.ask_all(asked, prompts, journal, self.options.tick)
             longer = [question for question in questions if question.kind == "multi_turn"]
-            constants = scorer.ask("constants") if longer else {}
+            constants = scorer.ask("constants")
             dialogues = [dialogue.Dialogue(q, style, constants, list(q.functions)) for q in longer]
             dialogue.hold_all(asked, scorer, dialogues, journal, self.options.tick)
+            remembered = [question for question in questions if question.kind == "memory"]
+            memory.Memories(asked, scorer, style, constants, journal).hold_all(remembered, self.options.tick)
         finally:
             asked.close()
 

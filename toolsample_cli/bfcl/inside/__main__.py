@@ -56,6 +56,8 @@ def answer(judge: Any, request: dict[str, Any]) -> Any:
     if op == "execute":
         entry = official.entry(request["category"], request["id"])
         return judge.execute(entry, request["answer"], request["history"])
+    if op in ("remember", "flush"):
+        return getattr(judge, op)(official.entry(request["category"], request["id"]))
     if op == "forget":
         return [judge.forget("asked", entry_id) for entry_id in request["ids"]]
     if op == "entries":

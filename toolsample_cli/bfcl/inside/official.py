@@ -6,6 +6,7 @@ checker asks: whether dots in names were written as underscores. Simulated class
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -66,6 +67,9 @@ class Official:
         if version == "v4":
             agentic = importlib.import_module("bfcl_eval.eval_checker.agentic_eval.agentic_checker")
             self.agentic_checker = agentic.agentic_checker
+            for name in ("memory_kv", "memory_rec_sum"):  # before the guard, which forbids loading libraries
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(f"{HOME}.{name}")
         self._entries: dict[tuple[str, bool], list[dict]] = {}
         self._answers: dict[str, dict[str, Any]] = {}
         self._by_id: dict[str, dict[str, dict]] = {}
@@ -133,7 +137,9 @@ class Official:
     def entry(self, category: str, entry_id: str) -> dict[str, Any]:
         """One question as the checker wants it."""
         if category not in self._by_id:
-            self._by_id[category] = {entry["id"]: entry for entry in self.entries(category, False)}
+            # memory's earlier conversations come with the shown questions only
+            earlier = self.entries(category, True) if "memory" in category else []
+            self._by_id[category] = {entry["id"]: entry for entry in [*earlier, *self.entries(category, False)]}
         return self._by_id[category][entry_id]
 
     def prompted(self, entry: dict[str, Any]) -> list[dict[str, str]]:
@@ -142,6 +148,18 @@ class Official:
         return self.handler.system_prompt_pre_processing_chat_model(
             deepcopy(entry["question"][0]), deepcopy(entry["function"]), third
         )
+
+    def initial_config(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """What the simulated tools start from; memories lie in the work folder, one file a scenario."""
+        if "memory" not in entry["id"]:
+            return entry.get("initial_config", {})
+        place = {
+            "model_result_dir": self.config.PROJECT_ROOT / "memory",
+            "scenario": entry["scenario"],
+            "test_id": entry["id"],
+            "test_category": self.utils.extract_test_category_from_id(entry["id"]),
+        }
+        return {entry["involved_classes"][0]: place}
 
     def constants(self) -> dict[str, Any]:
         """What the official loop of dialogues says and when it gives up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import Any
 
 import pycalls
@@ -156,18 +157,36 @@ class Judge:
         except (AttributeError, KeyError, TypeError, ValueError):
             return []
 
+    def remember(self, entry: dict) -> list[dict]:
+        """First turn of a memory dialogue: the official instruction with what is in memory now goes before it."""
+        self.forget("asked", entry["id"])
+        turns = self.official.handler.add_memory_instruction_system_prompt(
+            deepcopy(entry["question"]),
+            self.official.utils.extract_test_category_from_id(entry["id"]),
+            entry["scenario"],
+            self._tools(entry, [])[1][entry["involved_classes"][0]],
+        )
+        return turns[0]
+
+    def flush(self, entry: dict) -> None:
+        """Keep what a memory dialogue has remembered for those after it."""
+        self._tools(entry, [])[1][entry["involved_classes"][0]]._flush_memory_to_local_file()
+        self.forget("asked", entry["id"])
+
     def _run(self, entry: dict, strings: list[str]) -> list[str]:
+        return self._tools(entry, strings)[0]
+
+    def _tools(self, entry: dict, strings: list[str]) -> tuple[list[str], dict[str, Any]]:
         category = entry["id"].rsplit("_", 1)[0]
-        results, _ = self.official.steps.execute_multi_turn_func_call(
+        return self.official.steps.execute_multi_turn_func_call(
             strings,
-            entry.get("initial_config", {}),
+            self.official.initial_config(entry),
             entry["involved_classes"],
             "asked",
             entry["id"],
             long_context="long_context" in category or "composite" in category,
             is_evaL_run=False,
         )
-        return results
 
 
 def _wrong(error_type: str, error: Any, calls: Any = ()) -> dict[str, Any]:
