@@ -6,8 +6,6 @@ type loses or invents keys. Readers pass these dtypes explicitly; `check` says w
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass
 
 import polars as pl
@@ -328,9 +326,11 @@ def frame(kind: Kind, rows: list[dict] | dict[str, list]) -> pl.DataFrame:
 
 
 def _whole(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return [_whole(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return (
+        value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if isinstance(value, str) else value
+    )
 
 
 def check(kind: Kind, data: pl.DataFrame, where: str) -> pl.DataFrame:
@@ -363,14 +363,12 @@ def check(kind: Kind, data: pl.DataFrame, where: str) -> pl.DataFrame:
 def _fault(column: Column) -> pl.Expr:
     # a comparison with null is null, which neither `sum` nor `filter` counts
     value = pl.col(column.name)
-    faults = [] if column.null else [value.is_null()]
+    fault = pl.lit(False) if column.null else value.is_null()
     if column.low is not None:
-        faults.append(value < column.low)
+        fault = fault | (value < column.low)
     if column.high is not None:
-        faults.append(value > column.high)
-    if column.dtype == F64:
-        faults.append(value.is_nan())
-    return functools.reduce(operator.or_, faults, pl.lit(False)) if len(faults) != 1 else faults[0]
+        fault = fault | (value > column.high)
+    return fault | value.is_nan() if column.dtype == F64 else fault
 
 
 def _rule(column: Column) -> str:
