@@ -40,6 +40,8 @@ class StepTally:
 
     def add(self, pack: Pack, loss: Loss, entropy_N: torch.Tensor | None, span_N: torch.Tensor | None = None) -> None:
         """Count one micro-batch. `span_N` says which sub-task a token belongs to: 0 none, 1 name, 2 key, 3 value."""
+        if pack.ids.device.type == "mps":  # which has no float64
+            pack, loss, entropy_N, span_N = _on_cpu(pack, loss, entropy_N, span_N)
         tokens, use_N = pack.tokens, pack.tokens.use_N
         used = use_N.to(torch.float64)
         log_ratio_N = loss.log_ratio_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
@@ -91,6 +93,11 @@ class StepTally:
         found |= {"loss": total["loss"], "tokens": total["tokens"], "slots": total["slots"]}
         found |= {"clamped_tokens": total["clamped"], "ratio_max": max(world.gather(self.ratio_max))}
         return found
+
+
+def _on_cpu(pack: Pack, loss: Loss, *marks: torch.Tensor | None) -> tuple:
+    moved = {name: value.cpu() for name, value in vars(loss).items() if value is not None}
+    return pack.to(torch.device("cpu")), Loss(**moved), *(mark if mark is None else mark.cpu() for mark in marks)
 
 
 def record(line: list[float] | None) -> list[float | int | None]:

@@ -142,7 +142,7 @@ def micro_batches(groups: Sequence[Group], run: Run) -> list[Pack]:
 
 def budget_of(run: Run) -> int:
     """Slots of a micro-batch; small by default on CPU, where caches are."""
-    return run.config.token_budget or (4096 if run.world.device.type == "cpu" else 16384)
+    return run.config.token_budget or (2048 if run.world.device.type == "cpu" else 16384)
 
 
 def _weightless(group: Group) -> Group:
