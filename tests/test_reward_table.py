@@ -16,7 +16,7 @@ from toolsample_cli.reward import QUIRKS, Gold, Rules, Scorer, score_text
 from toolsample_cli.rewards.matching import assign, components
 from toolsample_cli.rewards.table import REWARDS
 from toolsample_cli.stages.own_components import load
-from toolsample_cli.toolbox import Toolbox, plain_check, validator
+from toolsample_cli.toolbox import Toolbox, plain_check, risky, validator
 from toolsample_cli.toolcall import Call, canonical
 
 TOOLS = Toolbox.of(
@@ -287,4 +287,15 @@ def test_other_schemas_go_to_jsonschema() -> None:
     assert box.problem(Call("c", {"x": "a" * 60 + "!"})) is None
     assert box.problem(Call("d", {"x": "abz"})).startswith("pattern")
     assert box.problem(Call("zzz")) == "unknown_tool"
+    assert (
+        risky("(a|b)*c")
+        and risky(".*.*.*x")
+        and risky(r"(a)\1")
+        and not risky(r"^\d{4}-\d{2}$")
+        and not risky("^[a-z]+$")
+    )
+    for torn in ('[{"name": 3}]', '[{"name": "f", "parameters": "x"}]', "{}", '["f"]'):
+        with pytest.raises(ValueError, match="not a list of"):
+            Toolbox(torn)
+    assert Toolbox('[{"name": "f", "parameters": {"properties": []}}]').parameter("f", "x") is None
     assert box.valid([]) is None and box.valid([Call("a", {"x": 3})] * 101) is False

@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import UnknownType
+from jsonschema import Draft202012Validator, validators
+from jsonschema.exceptions import UnknownType, ValidationError
 from referencing.exceptions import Unresolvable
 
 from toolsample_cli.toolcall import Call, canonical
 
 MAX_CALLS = 100
 """More calls than that in one answer are not checked one by one but called invalid."""
+MAX_MATCHED = 1000
+"""Longest text in characters that a pattern is matched against; longer ones pass."""
 _RISKY = re.compile(r"[*+}]\)*[*+{]|\)[*+{]|\\[1-9]")
+_OPEN_ENDED = re.compile(r"[*+]|,\}")
 
 
 class Toolbox:
-    """Offered tools by name. `problem(call)` is None for a valid call, else what is wrong with it."""
+    """Offered tools by name. `problem(call)` is None for a valid call, else what is wrong with it.
+
+    ValueError when the text is no list of {name, parameters}.
+    """
 
     def __init__(self, tools_json: str) -> None:
         self.tools: list[dict[str, Any]] = json.loads(tools_json)
+        if not isinstance(self.tools, list) or not all(map(_is_tool, self.tools)):
+            raise ValueError("tools_json is not a list of {name, parameters}")
         self._schemas: dict[str, Mapping[str, Any]] = {
             tool["name"]: tool.get("parameters") or {"type": "object"} for tool in self.tools
         }
@@ -61,14 +69,20 @@ class Toolbox:
 
     def parameter(self, tool: str, name: str) -> Mapping[str, Any] | None:
         """The schema of one parameter, None when the tool or the parameter is unknown or unconstrained."""
-        schema = (self._schemas.get(tool) or {}).get("properties", {}).get(name)
+        properties = self._schemas.get(tool, {}).get("properties")
+        schema = properties.get(name) if isinstance(properties, Mapping) else None
         return schema if isinstance(schema, Mapping) else None
+
+
+def _is_tool(tool: Any) -> bool:
+    named = isinstance(tool, dict) and isinstance(tool.get("name"), str)
+    return named and isinstance(tool.get("parameters") or {}, dict)
 
 
 def _problem(schema: str, arguments: Mapping[str, Any]) -> str | None:
     try:
         error = next(validator(schema).iter_errors(arguments), None)
-    except (UnknownType, Unresolvable, RecursionError, LookupError) as fault:
+    except (UnknownType, Unresolvable, RecursionError, LookupError, re.error) as fault:
         return f"the schema itself cannot be used: {type(fault).__name__}"
     return None if error is None else f"{error.validator} at {error.json_path}: {error.message[:200]}"
 
@@ -81,20 +95,28 @@ def toolbox(tools_json: str) -> Toolbox:
 
 @lru_cache(maxsize=65536)
 def validator(schema: str) -> Any:
-    """A kept jsonschema validator for this text; patterns that could run for ever on model text are left out."""
-    return Draft202012Validator(_without_risk(json.loads(schema)))
+    """A kept jsonschema validator for this text; patterns that could run for ever on model text do not count."""
+    return _Bounded(_without_risk(json.loads(schema)))
+
+
+def _pattern(_: Any, pattern: str, text: Any, __: Any) -> Iterator[ValidationError]:
+    if isinstance(text, str) and len(text) <= MAX_MATCHED and not risky(pattern) and not re.search(pattern, text):
+        yield ValidationError(f"{text!r} does not match {pattern!r}")
+
+
+_Bounded = validators.extend(Draft202012Validator, {"pattern": _pattern})
+
+
+def risky(pattern: str) -> bool:
+    """Whether a search could take more than quadratic time: repeated groups, back references, many open ends."""
+    return bool(_RISKY.search(pattern)) or len(_OPEN_ENDED.findall(pattern)) > 2
 
 
 def _without_risk(schema: Any) -> Any:
     if isinstance(schema, dict):
-        kept = {}
-        for key, value in schema.items():
-            if key == "pattern" and isinstance(value, str) and _RISKY.search(value):
-                continue
-            if key == "patternProperties" and isinstance(value, dict) and any(map(_RISKY.search, value)):
-                continue
-            kept[key] = _without_risk(value)
-        return kept
+        named = schema.get("patternProperties")
+        drop = isinstance(named, dict) and any(map(risky, named))
+        return {k: _without_risk(v) for k, v in schema.items() if not (drop and k == "patternProperties")}
     return [_without_risk(item) for item in schema] if isinstance(schema, list) else schema
 
 
