@@ -30,8 +30,8 @@ ONCE = {"hard_after": 8}  # one group without a right completion, as 10 are in t
 ARMS = {
     "none": Arm({"method": "none"}, PLAIN),
     **{m: Arm({"method": m, **NOW}, PLAIN) for m in selection.METHODS if m != "none"},
-    "rds, lambda 0": Arm({"method": "rds", "state_weight": 0.0, **NOW}, PLAIN),
-    "rds, lambda 1": Arm({"method": "rds", "state_weight": 1.0, **NOW}, PLAIN),
+    "rds lambda 0": Arm({"method": "rds", "state_weight": 0.0, **NOW}, PLAIN),
+    "rds lambda 1": Arm({"method": "rds", "state_weight": 1.0, **NOW}, PLAIN),
     "tdcl": Arm({"method": "none"}),
     "dscl": Arm({"method": "rds", **NOW}),
     "dmhs": Arm({"method": "none"}, {**PLAIN, "hard": "fewshot", **ONCE}),

@@ -22,43 +22,37 @@ def update(state: State, groups: pl.DataFrame, config: CurriculumConfig) -> tupl
     Transitions: `hard` {slot: shots it now gets}, `faded` {slot: shots left}, `dropped` [slots], `stuck`: how
     many hard tasks already have all the demonstrations they can get.
     """
-    hard, dropped = dict(state.hard), dict(state.dropped)
+    after = replace(state, hard=dict(state.hard), dropped=dict(state.dropped))
     moves: dict[str, Any] = {"hard": {}, "faded": {}, "dropped": [], "stuck": 0}
     for row in groups.filter(pl.col("n") > 0).sort("slot_id").iter_rows(named=True):
-        slot, entry = row["slot_id"], hard.get(row["slot_id"])
+        slot, entry = row["slot_id"], after.hard.get(row["slot_id"])
         if entry is not None and entry.waiting:
-            entry = hard[slot] = replace(entry, waiting=False)
+            entry = after.hard[slot] = replace(entry, waiting=False)
         if row["misses"] >= config.hard_after:
-            _harden(slot, entry, state.round, config, hard, dropped, moves)
+            _harden(slot, after, config, moves)
         elif entry is not None and row["shots"] > 0 and row["n_exact"] / row["n"] >= config.fade_at:
             shots = max(0, entry.shots - config.shots_step)
             moves["faded"][slot] = shots
             if shots:
-                hard[slot] = Hard(shots, state.round, waiting=False)
+                after.hard[slot] = Hard(shots, state.round, waiting=False)
             else:
-                del hard[slot]
-    return replace(state, hard=hard, dropped=dropped), {name: move for name, move in moves.items() if move}
+                del after.hard[slot]
+    return after, {name: move for name, move in moves.items() if move}
 
 
-def _harden(
-    slot: str,
-    entry: Hard | None,
-    round: int,
-    config: CurriculumConfig,
-    hard: dict[str, Hard],
-    dropped: dict[str, int],
-    moves: dict[str, Any],
-) -> None:
+def _harden(slot: str, state: State, config: CurriculumConfig, moves: dict[str, Any]) -> None:
+    """Do to one hard slot what the config says, in `state` and `moves`."""
     if config.hard == "drop":
-        dropped[slot] = round
+        state.dropped[slot] = state.round
         moves["dropped"].append(slot)
     elif config.hard == "keep":
         moves["hard"][slot] = 0
     else:
+        entry = state.hard.get(slot)
         most, step = (1, 1) if config.hard == "hint" else (config.shots_max, config.shots_step)
         shots = min((entry.shots if entry else 0) + step, most)
         if entry and shots == entry.shots:
             moves["stuck"] += 1
         else:
-            hard[slot] = Hard(shots, round)
+            state.hard[slot] = Hard(shots, state.round)
             moves["hard"][slot] = shots
