@@ -323,3 +323,14 @@ def test_prompt_and_completion(tmp_path):
     row = {"prompt": said[:3], "completion": said[3:]}
     _, tasks, _ = imported(lines(tmp_path / "raw.jsonl", [row]), tmp_path / "tasks")
     assert [task["gold_text"] for task in tasks] == ["d"]
+
+
+def test_ids_of_a_benchmark_in_training_data_are_pointed_out(tmp_path):
+    ids = ["simple_python_3", "live_multiple_12-4-0", "train-simple-1", "parallel_multiple_7", "multiple_choice_1"]
+    raw = lines(tmp_path / "raw.jsonl", [chat(f"{i}", ("tide", {}), tools=[TIDE], id=i) for i in ids])
+    account, _, _ = imported(raw, tmp_path / "tasks")
+    assert (
+        account.extra["counts"]["benchmark_ids"] == 3 and "WARNING benchmark ids in training data 3" in account.line()
+    )
+    account, _, _ = imported(raw, tmp_path / "test", split="test")
+    assert "WARNING" not in account.line()

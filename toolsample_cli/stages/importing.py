@@ -5,6 +5,8 @@ Rows are read and written in the order given, one shard in memory at a time.
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -30,6 +32,8 @@ ROWS = 8192
 """Tasks in one shard."""
 BYTES = 64 << 20
 """... or fewer, when their text is longer than this."""
+BENCHMARK = re.compile(r"(live_)?(simple|multiple|parallel|parallel_multiple|irrelevance|relevance)(_python)?_\d[\d-]*")
+"""Ids of BFCL's questions: in training data they mean that the benchmark has leaked into it."""
 
 
 @dataclass
@@ -134,6 +138,8 @@ def _fill(
                 dropped["not_in_ids"] += 1
     account.dropped = dict(dropped)
     account.extra["flagged"] = counts["flagged"]
+    if counts["benchmark_ids"]:
+        account.extra["WARNING benchmark ids in training data"] = counts["benchmark_ids"]
     account.extra["counts"] = dict(sorted(counts.items()))
 
 
@@ -194,9 +200,10 @@ def _reject_row(source: Source, raw: Raw, reject: Reject) -> dict[str, Any]:
 
 
 def _count(row: dict[str, Any], counts: Counter[str]) -> None:
-    import json
-
     issues = {item["issue"] for item in json.loads(row["gold_issues_json"])}
     counts["flagged"] += bool(issues)
     counts.update(f"flagged_{issue}" for issue in issues)
     counts[f"gold_{row['gold_kind']}"] += 1
+    if row["split"] != "test":
+        extra = json.loads(row["extra_json"])
+        counts["benchmark_ids"] += any(BENCHMARK.fullmatch(str(extra.get(key))) for key in ("id", "source_id"))
