@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bfcl_official
-from bfcl_synthetic import CODE_TEXTS, agentic, dialogue, single
+from bfcl_synthetic import CODE_TEXTS, agentic, dialogue, single, varied
 
 from toolsample_cli.bfcl import categories, environment, trees
 from toolsample_cli.bfcl.aggregate import Tally, overall
@@ -54,12 +54,12 @@ def _read(line: str) -> list[tuple[str, dict]]:
     return [(name, arguments) for call in pycalls.decode(line) for name, arguments in call.items()]
 
 
-def draw(version: str, form: str, seed: int) -> Answers:
-    """Answers to every question of a release."""
+def draw(version: str, form: str, seed: int, names: tuple[str, ...] = ()) -> Answers:
+    """Answers to every question of a release, or of some categories."""
     rng = random.Random(seed)
     drawn = Answers()
     with Scorer(environment.provide(version)) as scorer:
-        for category in categories.SCORED[version]:
+        for category in names or categories.SCORED[version]:
             plain = {row["id"]: row for row in scorer.ask("entries", category=category, hint=False, seconds=100)}
             truths = scorer.ask("answers", category=category, seconds=100)
             language = categories.language_of(category)
@@ -67,6 +67,10 @@ def draw(version: str, form: str, seed: int) -> Answers:
                 question, truth = official_question(category, row), truths.get(entry_id)
                 if rng.random() < 0.03:
                     drawn.add(question, "failed inference", None)
+                elif category == categories.FORMATS:
+                    asked = dict(part.split("=") for part in entry_id.split(":")[1].split("&"))
+                    shape, tagged = asked["ret_fmt"], asked["tool_call_tag"] == "True"
+                    drawn.add(question, *varied(row["function"], truth, shape, tagged, rng))
                 elif question.kind == "multi_turn":
                     drawn.add(question, *dialogue(truth, _read, form, rng))
                 elif question.kind in ("memory", "web_search"):
@@ -81,9 +85,9 @@ def _seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def compare(version: str, form: str, python: Path, seed: int = 0) -> dict[str, Any]:
+def compare(version: str, form: str, python: Path, seed: int = 0, names: tuple[str, ...] = ()) -> dict[str, Any]:
     """Both verdicts on the same answers: disagreements by id and kind, totals, seconds of either (CPU and wall)."""
-    drawn = draw(version, form, seed)
+    drawn = draw(version, form, seed, names)
     ours: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as work:
         root = Path(work)
@@ -124,4 +128,4 @@ def compare(version: str, form: str, python: Path, seed: int = 0) -> dict[str, A
 if __name__ == "__main__":
     import sys
 
-    print(json.dumps(compare(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
+    print(json.dumps(compare(sys.argv[1], sys.argv[2], Path(sys.argv[3]), names=tuple(sys.argv[4:]))))

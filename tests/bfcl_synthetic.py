@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable
 from typing import Any
+from xml.sax.saxutils import escape
 
 from bfcl_gold import Calls, renderings
 
@@ -147,6 +148,38 @@ def single(functions: list[dict], truth: list | None, language: str, form: str, 
     texts = TEXTS if form == "dots" else TEXTS | CODE_TEXTS
     kind = rng.choice(list(texts))
     return kind, texts[kind]
+
+
+def varied(functions: list[dict], truth: list, form: str, tagged: bool, rng: random.Random) -> tuple[str, str]:
+    """(kind, text) of one answer to a question of format_sensitivity, mostly in the form that was asked for."""
+    kind = rng.choice(["gold"] * 6 + list(MUTATIONS) + list(TEXTS))
+    if kind in TEXTS and kind != "gold":
+        return kind, TEXTS[kind]
+    calls = MUTATIONS[kind](next(renderings(functions, truth, "python")), rng)
+    form = form if rng.random() < 0.9 else rng.choice(["python", "json", "verbose_xml", "concise_xml"])
+    text = {"python": python_text, "json": _json, "verbose_xml": _verbose, "concise_xml": _concise}[form](calls)
+    return kind, f"<TOOLCALL>{text}</TOOLCALL>" if tagged != (rng.random() < 0.1) else text
+
+
+def _json(calls: Calls) -> str:
+    return "```json\n" + json.dumps([{"function": n, "parameters": a} for n, a in calls]) + "\n```"
+
+
+def _typed(value: Any) -> tuple[str, str]:
+    names = {bool: "boolean", int: "integer", float: "float", list: "array", dict: "dict"}
+    return names.get(type(value), "string"), escape(str(value), {'"': "&quot;"})
+
+
+def _verbose(calls: Calls) -> str:
+    params = ["".join(f'<param name="{k}" value="{_typed(v)[1]}" type="{_typed(v)[0]}"/>' for k, v in a.items()) for _, a in calls]  # fmt: skip  # noqa: E501
+    texts = (f'<function name="{n}"><params>{p}</params></function>' for (n, _), p in zip(calls, params, strict=True))
+    return f"<functions>{''.join(texts)}</functions>"
+
+
+def _concise(calls: Calls) -> str:
+    params = ["".join(f'<param name="{k}" type="{_typed(v)[0]}">{_typed(v)[1]}</param>' for k, v in a.items()) for _, a in calls]  # fmt: skip  # noqa: E501
+    texts = (f'<function name="{n}">{p}</function>' for (n, _), p in zip(calls, params, strict=True))
+    return f"<functions>{''.join(texts)}</functions>"
 
 
 def dialogue(truth: list[list[str]], read: Callable[[str], Calls], form: str, rng: random.Random) -> tuple[str, Any]:

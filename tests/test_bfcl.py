@@ -18,7 +18,7 @@ from bfcl_world import BOOK, BOOKED, question, write_world
 from tiny_model import tiny_model
 
 from toolsample_cli.bfcl import ask, categories, environment
-from toolsample_cli.bfcl.aggregate import Tally, overall, tallies, wilson
+from toolsample_cli.bfcl.aggregate import Tally, formats, overall, tallies, wilson
 from toolsample_cli.bfcl.entries import read_questions
 from toolsample_cli.bfcl.journal import Journal
 from toolsample_cli.bfcl.judging import judge, judge_all, unread_calls
@@ -111,6 +111,18 @@ def test_failed_inference_is_in_neither_right_nor_judged():
     assert counts["irrelevance"].accuracy == 1 / 2
     assert counts["irrelevance"].officially("irrelevance") == 2 / 3  # the official convention: a right refusal
     assert Tally(1, 2, 1).officially("multiple") == 1 / 3
+
+
+def test_the_spread_over_forms_of_prompt_is_in_points():
+    """Largest minus smallest share, and the sample standard deviation, as the official evaluator rounds them."""
+    rows = [("format_sensitivity_0:a:x_0", True), ("format_sensitivity_1:b:x_0", False)]
+    rows += [
+        ("format_sensitivity_2:a:x_1", True),
+        ("format_sensitivity_3:b:x_1", True),
+        ("format_sensitivity_4:b:x_2", None),
+    ]
+    assert formats(rows) == {"max_delta": 50.0, "std": 35.36, "forms": 2}
+    assert formats([]) == {}
 
 
 # ---- categories and questions ----------------------------------------------------------------------------------------

@@ -43,6 +43,13 @@ def test_every_verdict_and_the_total_are_the_official_ones(version: str, form: s
     assert 0.3 < record["right"] / record["entries"] < 0.8  # the answers are neither all right nor all wrong
 
 
+def test_every_verdict_on_the_forms_of_prompt_is_the_official_one():
+    """5,200 answers as Python, JSON and two kinds of XML, with and without tags."""
+    record = compare("v4", "text", _official("v4"), seed=1, names=(categories.FORMATS,))
+    assert record["entries"] == 5200
+    assert record["differing"] == {}
+
+
 PROMPTS = """
 import json, sys
 from copy import deepcopy

@@ -7,6 +7,7 @@ mean of non-live, live and multi-turn. Live parts weigh categories by their size
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -52,6 +53,19 @@ def tallies(rows: Iterable[tuple[str, bool | None]]) -> dict[str, Tally]:
             count[0] += bool(valid)
             count[1] += 1
     return {name: Tally(*counts[name]) for name in in_order(counts)}
+
+
+def formats(rows: Iterable[tuple[str, bool | None]]) -> dict[str, float]:
+    """Spread over forms of prompt, in points: (entry id, verdict) of format_sensitivity to max_delta and std."""
+    by_form: dict[str, list[bool]] = {}
+    for entry_id, valid in rows:
+        if valid is not None:
+            by_form.setdefault(entry_id.split(":")[1], []).append(valid)
+    shares = [sum(found) / len(found) for found in by_form.values()]
+    if len(shares) < 2:
+        return {}
+    spread = (max(shares) - min(shares)) * 100
+    return {"max_delta": round(spread, 2), "std": round(statistics.stdev(shares) * 100, 2), "forms": len(shares)}
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:

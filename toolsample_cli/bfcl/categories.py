@@ -17,6 +17,9 @@ MULTI_TURN = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"
 MEMORY = ("memory_kv", "memory_vector", "memory_rec_sum")
 WEB = ("web_search_base", "web_search_no_snippet")
 
+FORMATS = "format_sensitivity"
+"""200 single-turn questions in 26 forms of prompt, for the prompting mode; enters no total."""
+
 _REST = ("multiple", "parallel", "parallel_multiple", "irrelevance")
 SIMPLE = {"v4": ("simple_python", "simple_java", "simple_javascript"), "v3": ("simple", "java", "javascript")}
 NON_LIVE = {version: (*simple, *_REST) for version, simple in SIMPLE.items()}
@@ -60,7 +63,7 @@ def select(text: str, version: str) -> tuple[str, ...]:
     A single-turn v4 name is understood for v3 too (`simple_java` means `java`), and the other way round. Raises
     ConfigError with the nearest valid name.
     """
-    known, table = SCORED[version], groups(version)
+    known, table = SCORED[version] + ((FORMATS,) if version == "v4" else ()), groups(version)
     other = "v3" if version == "v4" else "v4"
     renamed = dict(zip(SIMPLE[other], SIMPLE[version], strict=True))
     wanted: set[str] = set()
@@ -98,6 +101,8 @@ def group_of(category: str) -> str:
     """Folder of the official result tree: non_live, live, multi_turn or agentic (with its memory kind)."""
     if kind_of(category) == "memory":
         return f"agentic/memory/{category.removeprefix('memory_')}"
+    if category == FORMATS:
+        return FORMATS
     if kind_of(category) == "web_search":
         return "agentic"
     if kind_of(category) == "multi_turn":
@@ -119,5 +124,5 @@ def category_of_id(entry_id: str) -> str | None:
 
 def in_order(categories: Iterable[str]) -> list[str]:
     """Official reporting order first, anything else after it by name."""
-    order = {name: place for place, name in enumerate(dict.fromkeys((*SCORED["v4"], *SCORED["v3"])))}
+    order = {name: place for place, name in enumerate(dict.fromkeys((*SCORED["v4"], *SCORED["v3"], FORMATS)))}
     return sorted(categories, key=lambda name: (order.get(name, len(order)), name))

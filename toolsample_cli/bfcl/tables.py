@@ -45,6 +45,11 @@ def table(record: Mapping[str, Any]) -> str:
     for name, value in record.get("official", {}).items():
         if value is not None:
             lines.append(f"{'BFCL ' + record['version'] + ' ' + name:<41}{_percent(value):>10}")
+    if record.get("format_sensitivity"):
+        spread = record["format_sensitivity"]
+        lines.append(
+            f"{spread['forms']} forms of prompt: {spread['max_delta']:.2f} points apart, std {spread['std']:.2f}"
+        )
     if record["errors"]:
         lines.append(f"{record['errors']} answers failed and are in no number; a rerun asks them again")
         lines.append("(the official evaluator would count them as right refusals, or wrong; see summary.json)")

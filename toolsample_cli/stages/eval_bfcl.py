@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from toolsample_cli import schema
 from toolsample_cli.bfcl import (
     ask,
@@ -24,7 +26,7 @@ from toolsample_cli.bfcl import (
     tables,
     trees,
 )
-from toolsample_cli.bfcl.aggregate import tallies
+from toolsample_cli.bfcl.aggregate import formats, tallies
 from toolsample_cli.bfcl.entries import Question, official_question, read_questions
 from toolsample_cli.bfcl.journal import Journal
 from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls
@@ -120,14 +122,17 @@ class Evaluation:
     def runnable(self) -> list[str]:
         """Selected categories that can be run here."""
         selected = categories.select(self.config.categories, self.config.version)
-        return [name for name in selected if name not in categories.NOT_RUN]
+        return [name for name in selected if name not in self.not_run()]
 
     def not_run(self) -> dict[str, str]:
         """Selected categories that are not, and why."""
         if self.sources.entries is not None:
             return {}
         selected = categories.select(self.config.categories, self.config.version)
-        return {name: categories.NOT_RUN[name] for name in selected if name in categories.NOT_RUN}
+        reasons = dict(categories.NOT_RUN)
+        if self.config.protocol != ask.PROMPTING:
+            reasons[categories.FORMATS] = "is about the official prompt: --protocol prompting"
+        return {name: reasons[name] for name in selected if name in reasons}
 
     def evaluate(self, model: str, out: Path, config: EvalConfig) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Ask one model, judge its replies, write everything below `out`: (summary, rows of entries)."""
@@ -167,6 +172,7 @@ class Evaluation:
     ) -> dict[str, Any]:
         frame = schema.frame(schema.ENTRIES, [row for row, _ in judged])
         counts = tallies(zip(frame["category"], frame["valid"], strict=True))
+        varied = frame.filter(pl.col("category") == categories.FORMATS)
         # verdicts follow from replies, so they are written anew; the journal is what a rerun keeps
         with Output(out / "entries", schema.ENTRIES, identity, overwrite=True) as output:
             output.write(0, frame)
@@ -186,6 +192,7 @@ class Evaluation:
             "questions": identity["questions"],
             "not_run": self.not_run(),
             "unread_calls": unread,
+            "format_sensitivity": formats(zip(varied["entry_id"], varied["valid"], strict=True)),
         }
         record = tables.summary(counts, config.version, complete=whole, facts=facts)
         write_json(out / "summary.json", record)

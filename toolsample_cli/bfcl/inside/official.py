@@ -192,6 +192,16 @@ class Official:
             )
         return self.handler.default_decode_ast_prompting(text, self.enums.ReturnFormat(language), False)
 
+    def decoded_varied(self, text: str, entry_id: str) -> list[dict[str, Any]]:
+        """Calls of an answer in the form that a question of format_sensitivity asked for."""
+        asked = self.handler.parse_prompt_variation_params(self.utils.extract_prompt_format_from_id(entry_id))
+        form, tagged = asked[:2]
+        if form == "python":
+            return pycalls.decode(text, tagged=tagged)
+        if len(text) > pycalls.MAX_CHARS:
+            raise pycalls.Refused("the answer is too long")
+        return self.handler.default_decode_ast_prompting(text, self.enums.ReturnFormat(form), tagged)
+
     def _hermes(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         if len(answer["hermes"]) > hermes.LONGEST:
             raise pycalls.Refused("the answer is too long")

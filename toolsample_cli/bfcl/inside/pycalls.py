@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+import re
 from typing import Any
 
 MAX_CHARS = 1_000_000
@@ -26,8 +27,8 @@ class Refused(Exception):
     """Decoding would run code or take unbounded time; such an answer is wrong in every category."""
 
 
-def decode(text: str, release: str = "v4") -> list[dict[str, Any]]:
-    """The calls in an answer of the official prompting mode.
+def decode(text: str, release: str = "v4", *, tagged: bool = False) -> list[dict[str, Any]]:
+    """The calls in an answer of the official prompting mode; `tagged`: only what stands between <TOOLCALL> tags.
 
     Raises Refused for what must not be computed and any other exception where the official decoder fails too.
     """
@@ -38,6 +39,11 @@ def decode(text: str, release: str = "v4") -> list[dict[str, Any]]:
         text = "[" + text
     if not text.endswith("]"):
         text = text + "]"
+    if tagged:
+        match = re.search(r"<TOOLCALL>(.*?)</TOOLCALL>", text, re.DOTALL)
+        if not match:
+            raise ValueError("no <TOOLCALL> section")
+        text = match[1].strip()
     return parse(text.strip("[]'") if release == "v3" else text.strip().strip("'"))
 
 

@@ -19,13 +19,19 @@ class Judge:
     def judge_ast(self, entry: dict, truth: list, category: str, language: str, answer: dict) -> dict[str, Any]:
         """Verdict on a single-turn answer that should call."""
         try:
-            calls = self.official.decoded(answer, language)
+            varied = entry["id"].startswith("format_sensitivity")
+            calls = (
+                self.official.decoded_varied(answer["text"], entry["id"])
+                if varied
+                else self.official.decoded(answer, language)
+            )
         except pycalls.Refused:
             raise
         except Exception as error:
             return _wrong("ast_decoder:decoder_failed", f"{type(error).__name__}: {error}")
         if not self.official.utils.is_function_calling_format_output(calls):
             return _wrong("ast_decoder:decoder_wrong_output_format", "", calls)
+        category = entry["id"].rsplit(":", 1)[-1] if varied else category
         name = UNDERSCORED if answer.get("underscores") else DOTTED
         try:
             verdict = self.official.ast_checker(
