@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tiny_model import task_row, tiny_model
 
 from toolsample_cli.backends import BACKENDS, Backend, Request, Sampling, open_backend, rollout_seed
+from toolsample_cli.backends.defaults import with_model_settings
 from toolsample_cli.backends.drawing import draw, log_distribution, uniforms
 from toolsample_cli.backends.states import Repeated, SharedPrompt, prefill_slices
 from toolsample_cli.backends.transformers import TransformersBackend
@@ -92,6 +94,38 @@ def test_the_tiny_model_uses_the_shared_layout(engine):
     """Otherwise the tests above would compare one layout with itself."""
     assert engine.state_class is SharedPrompt and engine.describe()["layout"] == "shared prompt"
     assert isinstance(engine, Backend)
+
+
+def test_layers_with_a_window_keep_the_model_librarys_cache(tmp_path):
+    """Gemma alternates windowed and full attention and caps its logits: the general layout, the model's numbers."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    path = tiny_model(tmp_path)
+    torch.manual_seed(3)
+    settings = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {**settings, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 420, "sliding_window": 24}
+    Gemma2ForCausalLM(Gemma2Config(**shape, eos_token_id=2, pad_token_id=0)).save_pretrained(path)
+    backend = TransformersBackend(path, CONFIG)
+    assert backend.describe()["layout"] == "repeated prompt"
+    requests, sampling = wanted(backend.chat, tasks=4, n=2), Sampling.of(CONFIG)
+    for completion, request in zip(
+        backend.generate(requests, sampling), sorted(requests, key=lambda r: len(r.prompt_ids)), strict=True
+    ):
+        assert completion.key == request.key
+        expected = plain_logprobs(backend.model, list(request.prompt_ids), list(completion.completion_ids), sampling)
+        assert max(abs(a - b) for a, b in zip(expected, completion.logprobs, strict=True)) < TOLERANCE
+
+
+def test_a_models_own_settings_are_taken_on_demand(tmp_path):
+    """Only what was left at its default, and only when asked for."""
+    settings = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    assert with_model_settings(CONFIG, str(tmp_path)) == CONFIG
+    asked = dataclasses.replace(CONFIG, generation_config=True, top_k=5)
+    taken = with_model_settings(asked, str(tmp_path))
+    assert (taken.temperature, taken.top_p, taken.top_k, taken.min_p) == (0.6, 0.9, 5, 0.0)
+    (tmp_path / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}')
+    assert with_model_settings(asked, str(tmp_path)).temperature == 0.0
 
 
 def test_completions_do_not_depend_on_batching_or_order(engine):

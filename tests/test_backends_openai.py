@@ -105,7 +105,7 @@ def test_a_chat_server_gets_messages_and_tools(folder, engine, tmp_path):
     assert sent["tools"][0]["function"]["name"] == "get_weather"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["500", "stall", "cut", "short logprobs"])
 def test_a_fault_now_and_then_is_healed_by_another_attempt(folder, engine, fault):
     """Every third request fails once; every row is good in the end and equal to the undisturbed one."""
     with Fake(engine) as fake:

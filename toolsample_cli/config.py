@@ -54,6 +54,7 @@ class RolloutConfig:
     top_p: float = knob(1.0, "nucleus sampling mass; 1 is off", low=0.0, high=1.0)
     top_k: int = knob(0, "sample from the k likeliest tokens; 0 is off", low=0)
     min_p: float = knob(0.0, "drop tokens less likely than this share of the likeliest; 0 is off", low=0.0, high=1.0)
+    generation_config: bool = knob(False, "take sampling settings left at their defaults from the model itself")
     max_new_tokens: int = knob(512, "longest completion in tokens", low=1)
     max_prompt_tokens: int = knob(
         0, "longer prompts become error rows, never truncated; 0: the model's own limit", low=0
@@ -85,6 +86,9 @@ class RolloutConfig:
     concurrency: int = knob(64, "openai: requests in flight", low=1)
     retries: int = knob(5, "openai: further attempts of a request that failed", low=0)
     timeout: float = knob(600.0, "openai: seconds one attempt may take", low=0.1)
+    ray: str = knob("", "spread over a Ray cluster: its address, `auto` for the one this machine is in, or `local`")
+    ray_engines: int = knob(1, "ray: engines, each in an actor of its own", low=1)
+    ray_gpus: float = knob(0.0, "ray: GPUs of each engine", low=0.0)
     texts: str = knob("", "replay: file of {task_id, sample, text} (JSON lines or Parquet); default: the gold answers")
 
 
@@ -98,7 +102,7 @@ class ScoreConfig:
         "which calls earn: what the trainer's own reader takes, or what the model meant",
         choices=("strict", "lenient"),
     )
-    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all`; see `score --help`'s end")
+    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all`; named above")
     match: str = knob("greedy", "how predicted calls are paired with gold calls", choices=("greedy", "optimal"))
     values: str = knob("toolrl", "rule that compares values: toolrl, json, bfcl, lenient, or as in lenient:case=exact")
     rewards: str = knob("", "further rewards from the table, comma-separated, into extra_json; `all` for every one")
@@ -257,7 +261,7 @@ class TrainConfig:
         "std_floor", "self-exemplifying bonus and the group's std", choices=("literal", "excluded", "std_floor")
     )
     token_budget: int = knob(
-        0, "token slots in one micro-batch; bounds memory; 0: 4,096 on CPU, where caches are small, else 32,768", low=0
+        0, "token slots in one micro-batch; bounds memory; 0: 2,048 on CPU, where caches are small, else 16,384", low=0
     )
     layout: str = knob(
         "auto",

@@ -95,6 +95,8 @@ class OpenAIBackend:
                 return
 
     def _one(self, request: Request, sampling: Sampling) -> Completion:
+        if self.wants_conversation and request.conversation is None:
+            return Completion(request.key, request.sample, error="server: it only takes messages, and none were given")
         ask = self._ask(request, sampling)
         try:
             return self.pool.ask(
@@ -155,13 +157,13 @@ class OpenAIBackend:
                 if name in ("tokens", "generate") and not extended:
                     continue  # without its extension that dialect is the next one
                 outcome = self._probe(name, extended, logprobs)
-                if outcome is None:
-                    return DIALECTS[name], extended, logprobs
+                if not isinstance(outcome, str):
+                    return DIALECTS[name], extended, outcome.logprobs is not None
                 said.append(f"{name}: {outcome}")
         raise StageFailure(f"the server answers in no known way: {said[-1]}", hint="; ".join(said[:3]))
 
-    def _probe(self, name: str, extended: bool, logprobs: bool) -> str | None:
-        """None when a two-token completion comes back whole, else why not."""
+    def _probe(self, name: str, extended: bool, logprobs: bool) -> Completion | str:
+        """A two-token completion when one comes back whole, else why not."""
         s = self.config
         if not extended and (s.top_k or s.min_p):
             return "the server does not take top_k and min_p"
@@ -174,7 +176,7 @@ class OpenAIBackend:
             return str(error)
         if name in ("tokens", "generate") and done.ids_from_text:
             return "the reply has no token ids"
-        return None
+        return done
 
     def _question(self) -> Request:
         messages = [{"role": "user", "content": "Say something."}]

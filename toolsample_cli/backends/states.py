@@ -67,19 +67,27 @@ def _forward_prompts(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> 
 
 
 class Repeated:
-    """Prompt copied to every sample; transformers' own cache and attention."""
+    """Prompt copied to every sample; transformers' own cache and attention, whatever kind its layers are."""
+
+    shares = False
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], task_R: torch.Tensor, pad: int) -> None:
         from transformers import DynamicCache
 
-        self.model = model
-        layers, mask_BP, logits_BV = _forward_prompts(model, prompts, pad)
-        self.logits_RV = logits_BV[task_R]
+        self.model, self.cache = model, DynamicCache(config=model.config)
+        ids_BP, mask_BP = padded(prompts, pad, model.device)
+        out = model(
+            input_ids=ids_BP,
+            attention_mask=mask_BP,
+            position_ids=(mask_BP.cumsum(-1) - 1).clamp_(min=0),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.cache.batch_select_indices(task_R)
+        self.logits_RV = out.logits[:, -1].float()[task_R]
         self.mask_RT = mask_BP[task_R]
         self.position_R = self.mask_RT.sum(-1)
-        self.cache = DynamicCache(config=model.config)
-        for i, (keys, values) in enumerate(layers):
-            self.cache.update(keys[task_R], values[task_R], i)
 
     def step(self, token_R: torch.Tensor) -> torch.Tensor:
         """Feed one token a row; the next logits [R, V]."""
@@ -102,6 +110,8 @@ class Repeated:
 
 class SharedPrompt:
     """Prompt once a task, completion once a sample; for decoders whose layers all attend to everything."""
+
+    shares = True
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], task_R: torch.Tensor, pad: int) -> None:
         register()

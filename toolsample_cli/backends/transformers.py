@@ -7,7 +7,7 @@ The same requests in the same batches give the same bits; other batches move log
 from __future__ import annotations
 
 import hashlib
-import os
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from toolsample_cli.backends.base import PROCESSED, Completion, Request, Sampling
+from toolsample_cli.backends.content import folder_digest
 from toolsample_cli.backends.drawing import draw, uniforms
 from toolsample_cli.backends.states import Repeated, SharedPrompt
 from toolsample_cli.chat import Chat
 from toolsample_cli.config import RolloutConfig
-from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.errors import ConfigError, DataError, MissingDependency, StageFailure
 
 COMPACT_AT = 0.125
 """Share of finished rows at which they are dropped from the batch: copying costs, so do dead rows."""
@@ -43,6 +44,9 @@ class TransformersBackend:
         self.batch_tokens = config.batch_tokens
         self.model = load_model(self.policy, self.dtype, self.device)
         self.digest = model_digest(self.policy, self.model)
+        if config.adapter:
+            self.model = with_adapter(self.model, config.adapter)
+            self.digest += f"+{folder_digest(Path(config.adapter)) or config.adapter}"
         self.pad = self.model.config.pad_token_id or 0
         self.stop_ids = _stop_ids(self.chat, self.model)
         self.state_class = SharedPrompt if self._shares() else Repeated
@@ -77,7 +81,8 @@ class TransformersBackend:
         prompts = rows = 0
         for task in tasks:
             width = len(task[0].prompt_ids)
-            tokens = (prompts + 1) * width + (rows + len(task)) * sampling.max_new_tokens
+            copies = prompts + 1 if self.state_class.shares else rows + len(task)
+            tokens = copies * width + (rows + len(task)) * sampling.max_new_tokens
             if not batches or tokens > self.batch_tokens:
                 batches.append([])
                 prompts = rows = 0
@@ -218,6 +223,18 @@ def load_model(model: str, dtype: torch.dtype, device: torch.device) -> Any:
     return loaded.eval().requires_grad_(False).to(device)
 
 
+def with_adapter(model: Any, adapter: str) -> Any:
+    """The model with a LoRA adapter merged into its weights; DataError when the adapter cannot be loaded."""
+    if importlib.util.find_spec("peft") is None:
+        raise MissingDependency("peft", needed_for="--adapter", install="pip install 'toolsample[peft]'")
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, adapter).merge_and_unload().eval().requires_grad_(False)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise DataError(f"{adapter}: no adapter of this model: {str(error).splitlines()[0]}") from error
+
+
 def pick_device(name: str) -> torch.device:
     """`auto`: CUDA, then MPS, then CPU; ConfigError when the one asked for is not there."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -240,17 +257,8 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def model_digest(model: str, loaded: Any) -> str:
-    """The hub's revision, or 16 hex digits of the content of a local folder's config and weights."""
-    folder = Path(model)
-    if not folder.is_dir():
-        return str(getattr(loaded.config, "_commit_hash", None) or model)
-    state = hashlib.blake2b(digest_size=8)
-    for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        state.update(f"{file.name}:{os.path.getsize(file)}\n".encode())
-        with file.open("rb") as handle:
-            while block := handle.read(1 << 22):
-                state.update(block)
-    return state.hexdigest()
+    """The content of a local folder as 16 hex digits, or the hub's revision."""
+    return folder_digest(Path(model)) or str(getattr(loaded.config, "_commit_hash", None) or model)
 
 
 def _tensor_digest(weights: Mapping[str, torch.Tensor]) -> str:

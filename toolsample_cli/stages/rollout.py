@@ -16,6 +16,7 @@ import polars as pl
 
 from toolsample_cli import schema
 from toolsample_cli.backends import Completion, Request, Sampling, open_backend, rollout_seed
+from toolsample_cli.backends.defaults import with_model_settings
 from toolsample_cli.chat import Chat, conversation
 from toolsample_cli.config import RolloutConfig, as_record, digest
 from toolsample_cli.errors import ConfigError, DataError
@@ -26,8 +27,13 @@ from toolsample_cli.stages.spool import Spool
 
 COLUMNS = ["task_id", "protocol", "messages_json", "tools_json", "demos_json", "gold_text"]
 TOO_LONG = "prompt_too_long"
-FREE = ("n", "base_url", "api_key_env", "concurrency", "retries", "timeout")
+FREE = frozenset({"n", "base_url", "tensor_parallel"})
 """Settings that may change between runs into one folder: they do not touch rows that are there."""
+UNRECORDED = {
+    *("api_key_env", "concurrency", "retries", "timeout", "gpu_memory"),
+    *("ray", "ray_engines", "ray_gpus"),
+}
+"""Settings of how the work is carried out; they are no part of a shard's lineage."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +70,23 @@ def run(
     tasks: Path, out: Path, model: str | None, config: RolloutConfig, options: Options, *, engine: Any = None
 ) -> Account:
     """Sample `config.n` completions of every task with a model; an `engine` that holds it already may be given."""
+    config = with_model_settings(config, model)
     plan = _plan(tasks, config, options)
     account = Account("rollout", rows_in=len(plan.ids))
     _check(model, config, engine)
     if options.dry_run:
         account.extra.update(would_write=len(plan.ids) * config.n, shards=plan.shards)
         return account
+    if config.ray:
+        from toolsample_cli.stages.ray_rollout import run_on_ray
+
+        return run_on_ray(tasks, out, model, config, options, plan.shards)
     backend = engine or open_backend(config.backend, model, config)
     try:
-        record = {**as_record(config), "model": model, **backend.describe(), **options.selection()}
+        settings = {key: value for key, value in as_record(config).items() if key not in UNRECORDED}
+        record = {**settings, "model": model, **backend.describe(), **options.selection()}
         inputs = {"tasks": plan.folder.digest}
-        with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.part, frozenset(FREE)) as output:
+        with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.part, FREE) as output:
             _refuse_fewer(output, config.n)
             if options.overwrite:
                 _forget_spools(output)
@@ -153,6 +165,7 @@ class _Work:
         if good is not None and good.height == len(rows) * self.config.n and self.output.done(number):
             self.options.tick(good.height)
             self._count(good)
+            _spool_path(self.output, number).unlink(missing_ok=True)  # of a run killed right after this shard
             return
         have = set() if good is None else set(good.select("task_id", "sample").iter_rows())
         if have:
