@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from toolsample_cli.protocols import relaxed
 from toolsample_cli.protocols.base import Parsed, Strict, bounded, no_call, split_thought, with_calls
 from toolsample_cli.protocols.hermes import untagged
-from toolsample_cli.protocols.meaning import Meant, read_blocks
+from toolsample_cli.protocols.meaning import MAX_BLOCKS, Meant, read_blocks
 from toolsample_cli.toolcall import MAX_PAYLOAD, Call, loads
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -49,7 +50,9 @@ def parse(text: str, gold_kind: str = "calls", *, types: Types | None = None, **
 def _functions(body: str, types: Types | None) -> Strict:
     """All functions; with a slip, `calls` holds what could still be read."""
     calls, slip = [], ""
-    heads = list(_FUNCTION.finditer(body))
+    heads = list(islice(_FUNCTION.finditer(body), MAX_BLOCKS + 1))
+    if len(heads) > MAX_BLOCKS:
+        return Strict([], False, "too_long")
     for head, following in zip(heads, [*heads[1:], None], strict=False):
         stop = following.start() if following else len(body)
         end = body.rfind("</function>", head.end(), stop)
