@@ -206,8 +206,9 @@ def bench(work: Path, tasks: int, corpus_tasks: int, duckdb: str | None, repeats
     record |= min(runs, key=lambda run: run["seconds"])
     record["small"] = measured(FILTER, scores[sizes[0]], work / "groups-small")
     record["duckdb"] = min(rival, key=lambda run: run["seconds"]) if rival else None
-    pairs = sorted(ours["seconds"] / theirs["seconds"] for ours, theirs in zip(runs, rival, strict=False))
-    record["ratio_vs_duckdb"] = round(pairs[len(pairs) // 2], 3) if pairs else None
+    for name, unit in (("ratio_vs_duckdb", "seconds"), ("cpu_ratio_vs_duckdb", "cpu_seconds")):
+        pairs = sorted(ours[unit] / theirs[unit] for ours, theirs in zip(runs, rival, strict=False))
+        record[name] = round(pairs[len(pairs) // 2], 3) if pairs else None
     corpus = make_corpus(work / f"corpus-{corpus_tasks}", corpus_tasks)
     record["draw"] = {"corpus": corpus_tasks, **measured(DRAW, corpus, work / "drawn", corpus_tasks // 100)}
     return record

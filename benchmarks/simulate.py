@@ -32,6 +32,7 @@ ARMS = {
     **{m: Arm({"method": m, **NOW}, PLAIN) for m in selection.METHODS if m != "none"},
     "rds lambda 0": Arm({"method": "rds", "state_weight": 0.0, **NOW}, PLAIN),
     "rds lambda 1": Arm({"method": "rds", "state_weight": 1.0, **NOW}, PLAIN),
+    "dapo reward": Arm({"method": "dapo", "metric": "reward"}, PLAIN),
     "tdcl": Arm({"method": "none"}),
     "dscl": Arm({"method": "rds", **NOW}),
     "dmhs": Arm({"method": "none"}, {**PLAIN, "hard": "fewshot", **ONCE}),
