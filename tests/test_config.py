@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolsample_cli.config import (
-    STAGES,
-    FilterConfig,
-    ImportConfig,
-    RolloutConfig,
-    as_record,
-    digest,
-    read_recipe,
-    resolve,
-)
+from toolsample_cli.config import STAGES, FilterConfig, ImportConfig, RolloutConfig, read_recipe
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.settings import as_record, digest, resolve
 
 
 def recipe(tmp_path, text: str):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import toolrl_twin
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.reward import Gold, score_text

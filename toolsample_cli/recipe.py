@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolsample_cli.config import STAGES, RunConfig, as_record, nearest, resolve
+from toolsample_cli.config import STAGES, RunConfig
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.settings import as_record, nearest, resolve
 
 SEEDED = ("rollout", "curriculum", "train")
 """Stages whose `seed` is the run's seed unless the recipe sets it."""

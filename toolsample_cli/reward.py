@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from toolsample_cli.config import ConfigError, ScoreConfig, nearest
+from toolsample_cli.config import ConfigError, ScoreConfig
 from toolsample_cli.protocols import PROTOCOLS, Parsed, detect, rlla
 from toolsample_cli.protocols.meaning import repeats_key
 from toolsample_cli.rewards.matching import NOTHING, components
 from toolsample_cli.rewards.self_example import self_example
 from toolsample_cli.rewards.table import REWARDS, Answer
 from toolsample_cli.rewards.values import equality
+from toolsample_cli.settings import nearest
 from toolsample_cli.toolbox import Toolbox
 from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
 

@@ -19,8 +19,8 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli import schema
-from toolsample_cli.config import digest
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.settings import digest
 
 FOOTER_KEY = "toolsample"
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from toolsample_cli.config import RolloutConfig, nearest
+from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.settings import nearest
 
 BACKENDS: dict[str, str] = {
     "transformers": "toolsample_cli.backends.transformers:TransformersBackend",

@@ -19,8 +19,9 @@ from toolsample_cli.backends.base import PROCESSED, Completion, Request, Samplin
 from toolsample_cli.backends.dialects import DIALECTS, Ask, Dialect
 from toolsample_cli.backends.http import Failed, GaveUp, Pool, Refused, Server
 from toolsample_cli.chat import Chat, Conversation
-from toolsample_cli.config import RolloutConfig, nearest
+from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, StageFailure
+from toolsample_cli.settings import nearest
 
 PROBE_SECONDS = 120.0
 RAW = "raw"

@@ -14,9 +14,9 @@ from typing import Any
 
 from toolsample_cli.bfcl import rlla_prompt
 from toolsample_cli.bfcl.entries import Question
-from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.protocols import PROTOCOLS, Parsed
+from toolsample_cli.settings import nearest
 from toolsample_cli.toolcall import MAX_CHARS, canonical
 from toolsample_cli.toolspec import Unreadable, read_tools
 

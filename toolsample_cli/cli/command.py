@@ -16,7 +16,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from toolsample_cli.config import read_recipe, resolve
+from toolsample_cli.config import read_recipe
+from toolsample_cli.settings import resolve
 
 SHORT = {"n": "-n"}
 COMMON = "Common options"

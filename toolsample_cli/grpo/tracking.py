@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError, MissingDependency
+from toolsample_cli.settings import nearest
 
 
 class Tracker(Protocol):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.importers import FORMATS, Format, bfcl, detect
 from toolsample_cli.importers.hub import PREFIX, hub_files
 from toolsample_cli.importers.reading import SUFFIXES, raw_rows
+from toolsample_cli.settings import nearest
 
 
 @dataclass(frozen=True)

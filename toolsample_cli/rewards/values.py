@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolsample_cli.config import nearest
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.settings import nearest
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli import curriculum, hardness, schema
-from toolsample_cli.config import CurriculumConfig, as_record, digest
+from toolsample_cli.config import CurriculumConfig
 from toolsample_cli.curriculum import State
 from toolsample_cli.draw import Mix
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
+from toolsample_cli.settings import as_record, digest
 from toolsample_cli.shards import Folder, open_folder, write_json
 from toolsample_cli.stages.common import Account, Options
 from toolsample_cli.stages.corpus import Corpus, refuse_test

@@ -32,9 +32,10 @@ from toolsample_cli.bfcl.journal import Journal
 from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls
 from toolsample_cli.bfcl.models import open_model
 from toolsample_cli.bfcl.scorer import Scorer
-from toolsample_cli.config import EvalConfig, as_record, digest
+from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
+from toolsample_cli.settings import as_record, digest
 from toolsample_cli.shards import write_json
 from toolsample_cli.stages.common import Account, Options
 

@@ -17,13 +17,14 @@ import numpy as np
 import polars as pl
 
 from toolsample_cli import groups, schema
-from toolsample_cli.config import FilterConfig, as_record
+from toolsample_cli.config import FilterConfig
 from toolsample_cli.draw import hash_ids
 from toolsample_cli.errors import DataError
 from toolsample_cli.output import Output
 from toolsample_cli.selection import METHODS, Standing, decide
 from toolsample_cli.selection.facts import round_facts
 from toolsample_cli.selection.standing import Round
+from toolsample_cli.settings import as_record
 from toolsample_cli.shards import Folder, Shard, open_folder
 from toolsample_cli.stages.common import Account, Options
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolsample_cli import schema
-from toolsample_cli.config import ImportConfig, as_record, digest, nearest
+from toolsample_cli.config import ImportConfig
 from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.importers import Context, Draft, Reject
 from toolsample_cli.importers.bfcl import read_answers
@@ -24,6 +24,7 @@ from toolsample_cli.importers.reading import Raw, raw_rows
 from toolsample_cli.importers.sources import Source, sources
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.settings import as_record, digest, nearest
 from toolsample_cli.shards import sha256
 from toolsample_cli.stages.common import Account, Options
 from toolsample_cli.toolcall import canonical

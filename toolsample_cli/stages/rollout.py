@@ -18,9 +18,10 @@ from toolsample_cli import schema
 from toolsample_cli.backends import Completion, Request, Sampling, open_backend, rollout_seed
 from toolsample_cli.backends.defaults import with_model_settings
 from toolsample_cli.chat import Chat, conversation
-from toolsample_cli.config import RolloutConfig, as_record, digest
+from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
+from toolsample_cli.settings import as_record, digest
 from toolsample_cli.shards import Folder, numbered, open_folder, read_footer
 from toolsample_cli.stages.common import Account, Options
 from toolsample_cli.stages.spool import Spool

@@ -14,11 +14,12 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli import schema
-from toolsample_cli.config import ScoreConfig, as_record, nearest
+from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure, location
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.reward import SCORED_COLUMNS, Gold, Rules, Scorer
+from toolsample_cli.settings import as_record, nearest
 from toolsample_cli.shards import Folder, Shard, open_folder
 from toolsample_cli.stages import own_components
 from toolsample_cli.stages.common import Account, Options

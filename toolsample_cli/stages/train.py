@@ -17,7 +17,7 @@ import torch
 
 from toolsample_cli import schema
 from toolsample_cli.chat import Chat, load_tokenizer
-from toolsample_cli.config import TrainConfig, as_record
+from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.grpo import checkpoint, identity
 from toolsample_cli.grpo.batch import Rollout
@@ -37,6 +37,7 @@ from toolsample_cli.grpo.tables import dead_share, summary, write_tables
 from toolsample_cli.grpo.tracking import open_trackers
 from toolsample_cli.grpo.trainer import Run, score_all, train_round
 from toolsample_cli.grpo.world import World
+from toolsample_cli.settings import as_record
 from toolsample_cli.shards import Folder, open_folder
 from toolsample_cli.stages.common import Account, Options
 
