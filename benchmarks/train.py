@@ -104,6 +104,7 @@ def ours(folder: Path, steps: int) -> dict[str, Any]:
     config, world = settings_of(steps), World()
     loaded = load_policy(str(folder / "tiny"), config, world)
     policy = make_policy(loaded, str(folder / "tiny"), 1.0, world)
+    read(folder, config)  # loads what reading imports, as the other side does before its clock starts
     started = time.process_time()
     data = read(folder, config)
     run = Run(policy, make_optimizer(policy, config), data, config, world, Position())
