@@ -242,8 +242,8 @@ def test_policy_writes_right_calls_greedily(folder):
         exact[name] = evaluator.greedy(tasks)["exact"]
         exact[f"{name} with demonstrations"] = evaluator.greedy(tasks, demos=2)["exact"]
     assert 0.15 <= exact["policy"] <= 0.5, exact
-    assert exact["policy-weak"] <= 0.25, exact
-    assert exact["policy-weak with demonstrations"] >= exact["policy-weak"] + 0.1, exact
+    assert exact["policy-weak"] <= 0.15, exact
+    assert exact["policy-weak with demonstrations"] >= exact["policy-weak"] + 0.4, exact
 
 
 def test_compact_sampler_writes_what_transformers_generates(policy, splits):
