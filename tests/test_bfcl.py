@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from pathlib import Path
 
@@ -304,7 +305,9 @@ def test_a_request_over_its_time_is_wrong_and_the_next_one_is_judged(v4, world: 
     simple = next(q for q in questions if q.category == "simple_python")
     good = {"prompt": "p", "text": _hermes(RIGHT_BOOK)}
     with Scorer(v4) as scorer:
-        scorer.seconds = 0.0
+        judge(scorer, simple, good, "hermes")
+        scorer._process.send_signal(signal.SIGSTOP)  # a hung scorer: on a fast machine no limit is short enough
+        scorer.seconds = 0.5
         late, _ = judge(scorer, simple, good, "hermes")
         scorer.seconds = 20.0
         fine, _ = judge(scorer, simple, good, "hermes")
