@@ -64,7 +64,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--policy", default=str(ROOT / "fixtures" / "policy"))
+    parser.add_argument("--policy", type=Path, default=ROOT / "fixtures" / "policy")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -74,7 +74,7 @@ def main() -> None:
             call(sys.executable, str(ROOT / "fixtures" / "make_tasks.py"), "raw", cwd=place)
             call("toolsample", "import", "raw/train.jsonl", "-o", "run/corpus", cwd=place)
         ways = zip((by_commands, by_run), places, strict=True)
-        seconds = [timed(way, place, arguments.policy, arguments.rounds) for way, place in ways]
+        seconds = [timed(way, place, str(arguments.policy.resolve()), arguments.rounds) for way, place in ways]
         found = [shards(place) for place in places]
     differing = sorted(name for name in {*found[0], *found[1]} if found[0].get(name) != found[1].get(name))
     result = {
