@@ -65,18 +65,7 @@ def main() -> None:
         call(sys.executable, str(ROOT / "fixtures" / "make_tasks.py"), "raw", cwd=place)
         call("toolsample", "import", "raw/train.jsonl", "--limit", str(TASKS), "-o", "corpus", cwd=place)
         recipe, policy = str(ROOT / "examples" / "hard-small.toml"), str(arguments.policy.resolve())
-        call(
-            "toolsample",
-            "run",
-            recipe,
-            "--corpus",
-            "corpus",
-            "--model",
-            str(arguments.policy.resolve()),
-            "-o",
-            "out",
-            cwd=place,
-        )
+        call("toolsample", "run", recipe, "--corpus", "corpus", "--model", policy, "-o", "out", cwd=place)
         result = {arm: count(place / "out" / arm / "seed-0") for arm in ("keep", "fewshot")}
     record = {"benchmark": "hard", "policy": arguments.policy.name, **result}
     if arguments.json:

@@ -92,7 +92,9 @@ def test_front_modules_import_only_the_standard_library_typer_and_each_other(pat
         if not top or root in sys.stdlib_module_names or root in ("typer", "__future__"):
             continue
         target = own_target(name)
-        if root == "toolsample_cli" and (target is None or target.split(".")[0] in ("cli", "errors", "settings", "config")):
+        if root == "toolsample_cli" and (
+            target is None or target.split(".")[0] in ("cli", "errors", "settings", "config")
+        ):
             continue
         raise AssertionError(f"{module_name(path)} imports {name} at module scope")
 
