@@ -300,6 +300,8 @@ def test_two_ranks_equal_one(base, tmp_path, extra):
     for kind, shard in (("steps", schema.STEPS), ("records", schema.RECORDS)):
         one, two = (open_folder(tmp_path / f"{name}.{kind}", shard).load() for name in ("one", "two"))
         numbers = [c for c, dtype in one.schema.items() if dtype.is_float()]
+        if kind == "steps":  # how many slots a step forwards depends on how it is cut, and a rank may add a filler
+            one, two = (f.filter(pl.col("metric") != "slots") for f in (one, two))
         assert one.drop(numbers).equals(two.drop(numbers))
         for column in numbers:
             a, b = (f[column].fill_null(-1).to_numpy() for f in (one, two))

@@ -210,6 +210,8 @@ def score_all(run: Run, policy: Policy) -> dict[int, np.ndarray]:
             counts = np.bincount(micro.tokens.row_N.numpy(), minlength=len(micro.tokens.row_ids))
             for row, part in zip(micro.tokens.row_ids.tolist(), np.split(logp, np.cumsum(counts)[:-1]), strict=True):
                 found[row] = part
+    if run.world.size > 1:  # no backward pass follows here that would fold the root's weights up again
+        policy.reshard()
     merged: dict[int, np.ndarray] = {}
     for part in run.world.gather(found):
         merged |= part
