@@ -13,18 +13,24 @@ import sys
 import time
 from pathlib import Path
 
+import curation_data
+import polars as pl
 import pytest
 from tiny_model import task_row, tiny_model
 
 from toolsample_cli import schema
 from toolsample_cli.cli.app import run as toolsample
-from toolsample_cli.config import read_recipe
-from toolsample_cli.errors import ConfigError
+from toolsample_cli.config import CurriculumConfig, read_recipe
+from toolsample_cli.curriculum import measure_loss
+from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
 from toolsample_cli.recipe import plans
 from toolsample_cli.report import arm_table, collect, page
+from toolsample_cli.shards import open_folder
 from toolsample_cli.stages import run as stage
 from toolsample_cli.stages.common import Options
+from toolsample_cli.stages.curriculum import Paths
+from toolsample_cli.stages.curriculum import run as curriculum
 
 SETTINGS = """
 [rollout]
@@ -68,40 +74,122 @@ def tree(folder: Path, *patterns: str) -> dict[str, str]:
 SHARDS = ("*.parquet", "state.json", "*.safetensors")
 
 
-def by_commands(start: Path) -> None:
-    """The rounds of examples/round.sh, typed into the same process, with relative paths."""
-    recipe, model = ["--config", str(start / "recipe.toml")], str(start / "tiny")
-    assert toolsample(["curriculum", str(start / "corpus"), "-o", "out/round-0", *recipe]) == 0
+def typed(number: int, model: str, recipe: Path, folder: Path) -> list[list[str]]:
+    """The commands that examples/round.sh types for one round in `folder`, written down instead of carried out."""
+    shim = folder / "shim"
+    shim.mkdir(exist_ok=True)
+    (shim / "toolsample").write_text(
+        f"#!/bin/sh\nprintf '%s\\037' \"$@\" >> {shim}/typed; printf '\\n' >> {shim}/typed\n"
+    )
+    (shim / "toolsample").chmod(0o755)
+    (shim / "typed").unlink(missing_ok=True)
+    script = Path(__file__).resolve().parent.parent / "examples" / "round.sh"
+    environment = {**os.environ, "PATH": f"{shim}:{os.environ['PATH']}"}
+    subprocess.run(["bash", script, "out", str(number), model, recipe], cwd=folder, env=environment, check=True)
+    return [line.split("\x1f")[:-1] for line in (shim / "typed").read_text(encoding="utf-8").splitlines()]
+
+
+def by_commands(start: Path, recipe: Path, folder: Path) -> None:
+    """Two rounds of examples/round.sh, its commands carried out in this process, with relative paths."""
+    model = str(start / "tiny")
+    (folder / "out").mkdir()
+    (folder / "out" / "corpus").symlink_to(start / "corpus")
+    (folder / "out" / "corpus.manifest.json").symlink_to(start / "corpus.manifest.json")
     for number in (1, 2):
-        last, here = f"out/round-{number - 1}", f"out/round-{number}"
-        history = ["--history", f"{last}/groups"] if number > 1 else []
-        given = ["--tasks", f"{last}/tasks", "--groups", f"{here}/groups", "--scores", f"{here}/scores"]
-        for command in (
-            ["rollout", f"{last}/tasks", "--model", model, "--round", str(number), "-o", f"{here}/rollouts"],
-            ["score", f"{last}/tasks", f"{here}/rollouts", "-o", f"{here}/scores"],
-            ["filter", f"{here}/scores", *history, "-o", f"{here}/groups"],
-            ["curriculum", str(start / "corpus"), *given, "--state", f"{last}/state.json", "-o", here],
-            ["train", f"{here}/rollouts", f"{here}/batch", "--model", model, "-o", f"{here}/checkpoint"],
-        ):
-            assert toolsample([*command, *recipe]) == 0
-        model = f"{here}/checkpoint"
+        for command in typed(number, model, recipe, folder):
+            assert toolsample(command) == 0
+        model = f"out/round-{number}/checkpoint"
+
+
+def both_ways(start: Path, recipe: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two rounds by commands and by `run`, which must be equal byte for byte; the folder of the latter."""
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        monkeypatch.chdir(folder / name)
+        if name == "a":
+            by_commands(start, recipe, folder / name)
+        else:
+            assert toolsample(["run", str(recipe), "-o", "out"]) == 0
+    commands, run = (tree(folder / name / "out", "round-*/**/*.parquet", *SHARDS[1:]) for name in ("a", "b"))
+    assert commands == run
+    assert any(name.startswith("round-2/checkpoint/") for name in run)
+    return folder / "b" / "out"
 
 
 def test_run_writes_what_the_commands_write(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Shards, states and weights are equal byte for byte, and something was learned from."""
-    for name, go in {
-        "a": lambda: by_commands(start),
-        "b": lambda: toolsample(["run", str(start / "recipe.toml"), "-o", "out"]),
-    }.items():
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        go()
-    commands, run = (tree(tmp_path / name / "out", *SHARDS) for name in ("a", "b"))
-    assert commands == run
-    assert any(name.startswith("round-2/checkpoint/") for name in run)
-    rounds = json.loads((tmp_path / "b/out/summary.json").read_text())[0]["rounds"]
+    out = both_ways(start, start / "recipe.toml", tmp_path, monkeypatch)
+    rounds = json.loads((out / "summary.json").read_text())[0]["rounds"]
     assert [entry["rollouts"] for entry in rounds] == [0, 24, 48]
     assert any(entry["dead"] < 1 for entry in rounds[1:]), "every group was dead: the test shows nothing"
+
+
+LOSS = """
+[rollout]
+n = 4
+max_new_tokens = 48
+[filter]
+method = "none"
+[curriculum]
+tasks_per_round = 8
+mastery = "loss"
+hard = "fewshot"
+hard_after = 4
+demo_source = "own"
+[train]
+lr = 1e-4
+lr_schedule = "constant"
+steps = 1
+"""
+
+
+def test_rollouts_and_records_reach_the_curriculum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Mastery by loss and own demonstrations need them: both ways give them, and the mastery is what they say."""
+    root = Path(__file__).resolve().parent.parent
+    make = [sys.executable, str(root / "fixtures" / "make_tasks.py"), str(tmp_path / "raw"), "--n", "40"]
+    subprocess.run([*make, "--heldout", "1"], check=True, capture_output=True)
+    assert toolsample(["import", str(tmp_path / "raw" / "train.jsonl"), "-o", str(tmp_path / "corpus")]) == 0
+    (tmp_path / "tiny").symlink_to(root / "fixtures" / "policy")
+    table = (
+        f'[run]\ncorpus = "{tmp_path / "corpus"}"\nmodel = "{tmp_path / "tiny"}"\nrounds = 2\nkeep_checkpoints = 0\n'
+    )
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(table + LOSS, encoding="utf-8")
+    out = both_ways(tmp_path, recipe, tmp_path, monkeypatch)
+    for number, given in ((1, {"rollouts"}), (2, {"rollouts", "records"})):
+        inputs = json.loads((out / f"round-{number}" / "tasks.manifest.json").read_text())["inputs"]
+        assert inputs.keys() - {"corpus", "groups", "scores", "state"} == given
+    records = open_folder(out / "round-1" / "checkpoint.records", schema.RECORDS).load()
+    mastery = json.loads((out / "round-2" / "state.json").read_text())["mastery"]
+    measured = measure_loss(records)
+    assert len(measured) == 3
+    assert {name: mastery[name] for name in measured} == pytest.approx(measured)
+    few = open_folder(out / "round-2" / "tasks", schema.TASKS).load().drop_nulls("parent_task_id")
+    groups = open_folder(out / "round-2" / "groups", schema.GROUPS).load()
+    solved = set(groups.filter(pl.col("n_exact") > 0)["slot_id"])
+    assert few.height
+    assert {task for shown in few["demo_task_ids"] for task in shown} <= solved
+
+
+def test_a_round_after_a_dead_one_needs_no_records(tmp_path: Path):
+    """Mastery by loss: a round without a kept group was not trained on, so there is nothing to give."""
+    rows = [curation_data.task_row(name) for name in "ab"]
+    corpus = curation_data.write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, rows)])
+    config = CurriculumConfig(mastery="loss", tasks_per_round=2)
+
+    def take_in(number: int, outcomes: list[str]) -> None:
+        scores = curation_data.score_frame(dict.fromkeys("ab", outcomes), round=number)
+        folder = curation_data.write(schema.SCORES, tmp_path / f"scores{number}", [scores])
+        groups = tmp_path / f"groups{number}"
+        assert toolsample(["filter", str(folder), "--method", "dapo", "-o", str(groups)]) == 0
+        state = tmp_path / f"round{number - 1}" / "state.json" if number > 1 else None
+        curriculum(Paths(corpus, groups, folder, state=state), tmp_path / f"round{number}", config, Options())
+
+    with pytest.raises(DataError, match="no group of round 1 was kept"):
+        take_in(1, ["wrong", "wrong"])
+    take_in(2, ["right", "wrong"])
+    with pytest.raises(ConfigError, match="needs --records"):
+        take_in(3, ["right", "wrong"])
 
 
 def planned(start: Path, **run: object) -> list:

@@ -158,7 +158,8 @@ def _take_in(
     account.dropped = dict(found.filter(~pl.col("keep"))["reason"].value_counts().iter_rows())
     measured = curriculum.measure(found)
     if config.mastery == "loss":
-        if state.round >= 0 and inputs.records is None:
+        trained = state.round >= 0 and not state.dead_rounds
+        if trained and inputs.records is None:
             raise ConfigError("mastery = loss needs --records, the records of the latest training")
         by_loss = curriculum.measure_loss(inputs.records.load()) if inputs.records else {}
         measured = {name: measured[name] for name in measured if name not in curriculum.WEIGHTED} | by_loss

@@ -139,7 +139,16 @@ class Runner:
         rollout.run(tasks, here / "rollouts", policy, sampling, options, engine=engine)
         score.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=options)
         filter.run(here / "scores", history, here / "groups", configs["filter"], options)
-        paths = curriculum.Paths(self.corpus, here / "groups", here / "scores", tasks, last / "state.json")
+        records = last / "checkpoint.records"  # none after the first draw and after a dead round
+        paths = curriculum.Paths(
+            self.corpus,
+            groups=here / "groups",
+            scores=here / "scores",
+            tasks=tasks,
+            state=last / "state.json",
+            rollouts=here / "rollouts",
+            records=records if records.exists() else None,
+        )
         try:
             curriculum.run(paths, here, configs["curriculum"], options)
         except DataError:
