@@ -106,12 +106,53 @@ def test_order_of_preference():
     assert chosen == ["far", "near", "mixed", "offered", "same"]  # the nearest stands last, next to the request
 
 
+@settings(deadline=None, max_examples=100)
+@given(CALLS, st.lists(CALLS, max_size=12))
+def test_a_demonstration_calls_where_its_task_calls(gold, others):
+    """No call is shown before a request that none answers, and no refusal before one that wants a call."""
+    task = row("self", gold, None if gold else "own words")
+    bank = Bank()
+    bank.add([row(f"t{i}", calls, None if calls else f"no {i}") for i, calls in enumerate(others)])
+    chosen = bank.choose(Example.of(task), 20, 10_000)
+    assert all(example.calling == bool(gold) for example in chosen)
+    if not gold:
+        assert len(chosen) == others.count([])
+
+
+def test_a_hard_refusal_gets_refusals_with_its_tools_first_or_stays(tmp_path):
+    """Through the stage: from all over a corpus of calls; with no other refusal it is drawn without demonstrations."""
+    offer = json.dumps([{"name": "find_train", "description": "", "parameters": {}}], separators=(",", ":"))
+    other = offer.replace("find_train", "send_mail")
+
+    def refusal(name: str, tools: str) -> dict:
+        return task_row(name, tools_json=tools, gold_json="[]", gold_kind="response", gold_text=f"No, {name}.")
+
+    calls = [task_row(f"t{i:03d}") for i in range(700)]
+    refusals = [refusal("r0", offer), refusal("r1", other), refusal("r2", offer), refusal("r3", other)]
+    for name, rows in {"some": calls + refusals, "one": calls + refusals[:1]}.items():
+        corpus = write(schema.TASKS, tmp_path / name / "corpus", [schema.frame(schema.TASKS, rows)])
+        scores = write(schema.SCORES, tmp_path / name / "scores", [score_frame({"r0": [WRONG] * 12})])
+        groups, out = tmp_path / name / "groups", tmp_path / name / "out"
+        run_filter(scores, None, groups, FilterConfig(), Options())
+        config = CurriculumConfig(tasks_per_round=8, hard="fewshot", hard_share=1.0)
+        account = run(Paths(corpus, groups, scores), out, config, Options())
+        drawn = {task["slot"]: task for task in slots(open_folder(out / "tasks", schema.TASKS).load())}
+        if name == "some":  # the one with the same tool stands last, next to the request
+            assert drawn["r0"]["demo_task_ids"][-1] == "r2" and drawn["r0"]["demo_task_ids"][0] in ("r1", "r3")
+        else:
+            assert drawn["r0"]["demo_task_ids"] == [] and account.extra["without demonstration"] == 1
+
+
+def slots(tasks) -> list[dict]:
+    return [{**task, "slot": task["parent_task_id"] or task["task_id"]} for task in tasks.to_dicts()]
+
+
 def test_the_budget_bounds_the_demonstrations():
     """A demonstration that does not fit is passed over; a shorter one may still fit."""
     task = row("self", [("f", {"x": 0})])
     bank = Bank()
     bank.add([row("long", [("f", {"x": "y" * 400})]), row("short", [("g", {"x": 1})])])
-    short = next(e for e in bank.general if e.task_id == "short")
+    short = next(e for e in bank.general[True] if e.task_id == "short")
     assert [e.task_id for e in bank.choose(Example.of(task), 2, short.tokens)] == ["short"]
     assert bank.choose(Example.of(task), 2, short.tokens - 1) == []
     assert short.tokens == -(-len(fewshot.canonical(list(short.messages))) // 4)

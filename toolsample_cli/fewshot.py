@@ -1,8 +1,10 @@
 """A hard task -> the same request with demonstrations before it (Dynamic Multi-Round Hard Sampling).
 
 Where demonstrations come from is not public; our reading (methods 2.3): tasks that call one of the same tools,
-then tasks that call a tool offered here, then the nearest by BM25. The leak rule: never the task's own answer,
-nor a call equal to one of its gold calls, since copying would earn the reward. `hint` breaks it on purpose.
+then tasks that call a tool offered here, then the nearest by BM25. Before a request that no call answers stand only
+others that no call answers, with a tool on offer here first: calls would teach the model what it does wrong already.
+The leak rule: never the task's own answer, nor a call equal to one of its gold calls, since copying would earn the
+reward. `hint` breaks it on purpose.
 """
 
 from __future__ import annotations
@@ -39,6 +41,11 @@ class Example:
     def called(self) -> frozenset[str]:
         """Names of the tools its gold answer calls."""
         return frozenset(call.name for call in self.calls)
+
+    @property
+    def calling(self) -> bool:
+        """Whether its gold answer holds a call at all."""
+        return bool(self.calls)
 
     @property
     def tokens(self) -> int:
@@ -105,14 +112,15 @@ def _answer(row: Mapping[str, Any], calls: Sequence[Call], own: str | None) -> d
 
 @dataclass
 class Bank:
-    """Candidates by the tool they call, bounded in number; add rows in the order of preference.
+    """Candidates, bounded in number; add rows in the order of preference.
 
-    `own` holds completions of the model to show in place of gold answers, by task.
+    `by_tool` is by whether they call, and the tools they call, or only offer where no call is right; `general` by
+    whether they call. `own` holds completions of the model to show in place of gold answers, by task.
     """
 
     own: Mapping[str, str] = field(default_factory=dict)
-    by_tool: dict[str, list[Example]] = field(default_factory=dict)
-    general: list[Example] = field(default_factory=list)
+    by_tool: dict[tuple[bool, str], list[Example]] = field(default_factory=dict)
+    general: dict[bool, list[Example]] = field(default_factory=dict)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take rows of `tasks` as candidates; those with doubts about their gold answer are passed over."""
@@ -120,17 +128,19 @@ class Bank:
             if row["gold_issues_json"] != "[]":
                 continue
             example = Example.of(row, self.own.get(row["task_id"]))
-            for name in example.called:
-                shelf = self.by_tool.setdefault(name, [])
+            for name in example.called or example.offered:
+                shelf = self.by_tool.setdefault((example.calling, name), [])
                 if len(shelf) < PER_TOOL:
                     shelf.append(example)
-            if len(self.general) < GENERAL:
-                self.general.append(example)
+            shelf = self.general.setdefault(example.calling, [])
+            if len(shelf) < GENERAL:
+                shelf.append(example)
 
     def choose(self, task: Example, shots: int, budget: int) -> list[Example]:
         """At most `shots` demonstrations for `task` within `budget` tokens, the nearest last.
 
-        None leaks, no two have a call in common, and all are written in the task's protocol.
+        None leaks, no two have a call in common, all are written in the task's protocol, and all call or none does, as
+        the task's own answer.
         """
         chosen: list[Example] = []
         used: set[str] = set()
@@ -146,7 +156,7 @@ class Bank:
 
     def _ranked(self, task: Example) -> Iterable[Example]:
         def usable(names: Iterable[str]) -> list[Example]:
-            found = {e.task_id: e for name in sorted(names) for e in self.by_tool.get(name, ())}
+            found = {e.task_id: e for name in sorted(names) for e in self.by_tool.get((task.calling, name), ())}
             return [e for e in found.values() if e.protocol == task.protocol]
 
         def inside(example: Example) -> bool:  # calls nothing that is not on offer here
@@ -155,7 +165,7 @@ class Bank:
         same, offered = usable(task.called), usable(task.offered)
         for shelf in ([e for e in same if inside(e)], [e for e in offered if inside(e)], same, offered):
             yield from _by_words(task, shelf)
-        yield from _by_words(task, [e for e in self.general if e.protocol == task.protocol])
+        yield from _by_words(task, [e for e in self.general.get(task.calling, ()) if e.protocol == task.protocol])
 
 
 def _by_words(task: Example, shelf: list[Example]) -> list[Example]:

@@ -48,23 +48,35 @@ def with_demonstrations(
 
 def _bank(hard: pl.DataFrame, sources: Sources, config: CurriculumConfig, round: int) -> fewshot.Bank:
     """Candidates for these tasks from all over the corpus, in an order that changes from round to round."""
-    names = sorted({name for row in hard.iter_rows(named=True) for name in fewshot.Example.of(row).offered})
-    patterns = [f'"name":{canonical(name)}' for name in names]
+    offers: dict[bool, set[str]] = {}
+    for row in hard.iter_rows(named=True):
+        task = fewshot.Example.of(row)
+        offers.setdefault(task.calling, set()).update(task.offered)
     solved = _solved(sources.groups) if config.demo_source == "own" else None
-    best = pl.DataFrame(schema={**schema.TASKS.schema, "chance": pl.Float64, "near": pl.Boolean})
+    empty = pl.DataFrame(schema={**schema.TASKS.schema, "chance": pl.Float64, "near": pl.Boolean})
+    best = dict.fromkeys(offers, empty)
     for shard in sources.corpus.shards:
         frame = sources.corpus.read(shard)
         hashes = hash_ids(frame["task_id"])
-        chance = pl.Series("chance", uniforms(hashes, config.seed, round))
-        frame = frame.with_columns(chance, near=pl.col("gold_json").str.contains_any(patterns))
+        frame = frame.with_columns(pl.Series("chance", uniforms(hashes, config.seed, round)))
         if solved is not None:
             frame = frame.filter(pl.Series(np.isin(hashes, solved)))
-        # those that call a tool on offer, and some of the others for the search by words
-        most = fewshot.PER_TOOL * max(len(names), 1) + fewshot.GENERAL
-        best = pl.concat([best, frame]).sort("near", "chance", descending=[True, False]).head(most)
-    bank = fewshot.Bank(_own_texts(sources, best["task_id"]) if config.demo_source == "own" else {})
-    bank.add(best.sort("chance").drop("near", "chance").iter_rows(named=True))
+        for calling, names in offers.items():
+            best[calling] = _nearest(best[calling], frame, names, calling)
+    found = pl.concat(best.values()).sort("chance")
+    bank = fewshot.Bank(_own_texts(sources, found["task_id"]) if config.demo_source == "own" else {})
+    bank.add(found.drop("near", "chance").iter_rows(named=True))
     return bank
+
+
+def _nearest(best: pl.DataFrame, frame: pl.DataFrame, names: set[str], calling: bool) -> pl.DataFrame:
+    """`best` and `frame` cut to the candidates that bear on these tools, and some others for the search by words."""
+    patterns = [f'"name":{canonical(name)}' for name in sorted(names)]
+    same = (pl.col("gold_json") != "[]") == calling
+    near = pl.col("gold_json" if calling else "tools_json").str.contains_any(patterns)
+    most = fewshot.PER_TOOL * max(len(names), 1) + fewshot.GENERAL
+    found = pl.concat([best, frame.filter(same).with_columns(near=near)])
+    return found.sort("near", "chance", descending=[True, False]).head(most)
 
 
 def _solved(groups: Folder | None) -> np.ndarray:
