@@ -81,6 +81,7 @@ def test_killed_at_this_moment_a_rerun_ends_in_the_same_bytes(
     monkeypatch.chdir(tmp_path / "broken")
     child = subprocess.run([sys.executable, "-c", KILLED, str(moment), *command], capture_output=True, check=False)
     assert child.returncode == (-signal.SIGKILL if moment <= most else 0), child.stderr.decode()
-    assert (tree(tmp_path / "broken" / "out") == tree(tmp_path / "whole" / "out")) == (moment > most)
+    if moment < most:  # at the last moment all is written, and only its folder not yet made durable
+        assert tree(tmp_path / "broken" / "out") != tree(tmp_path / "whole" / "out")
     assert toolsample(command) == 0
     assert tree(tmp_path / "broken" / "out") == tree(tmp_path / "whole" / "out")
