@@ -243,6 +243,10 @@ def test_stop_rules(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     summary = json.loads(Path("out/summary.json").read_text())[0]
     assert summary["stopped"] == "rounds"
     assert len(summary["rounds"]) == 3
+    times = [json.loads(line) for line in Path("out/times.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in times] == [0, 1, 2]
+    assert set(times[2]) == {"round", "rollout", "score, filter", "curriculum", "train", "evaluate"}
+    assert all(times[2][stage]["cpu"] > 0 for stage in ("rollout", "train"))
 
 
 def test_another_plan_in_the_same_folder_is_refused(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

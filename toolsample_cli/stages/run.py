@@ -86,6 +86,7 @@ class Runner:
         self.heldout = [Path(part.strip()) for part in plan.run.heldout.split(",") if part.strip()]
         self._engine: Any = None
         self._holds: str | None = None
+        self._clock = Clock()
         self._started = time.monotonic()
 
     def go(self) -> tuple[list[dict[str, Any]], str]:
@@ -98,11 +99,12 @@ class Runner:
                 if done.exists():
                     rounds.append(json.loads(done.read_text(encoding="utf-8")))
                 else:
-                    began = time.monotonic()
+                    self._clock = Clock()
                     metrics = self._round(number, rounds)
                     write_json(done, metrics)
                     rounds.append(metrics)
-                    self.say(self._line(metrics, time.monotonic() - began))
+                    self._clock.append(self.folder / "times.jsonl", number)
+                    self.say(self._line(metrics, self._clock.total()))
                     self._prune(number)
                 reason = stop_reason(self.plan, rounds, (time.monotonic() - self._started) / 60)
                 if reason:
@@ -128,6 +130,7 @@ class Runner:
             metrics["policy"] = policy
         if self.heldout and self._due(number):
             metrics["heldout"] = {folder.name: self._evaluate(folder, here, policy) for folder in self.heldout}
+            self._clock.lap("evaluate")
         return metrics
 
     def _learn(self, number: int, here: Path, policy: str) -> str:
@@ -137,8 +140,10 @@ class Runner:
         sampling = dataclasses.replace(configs["rollout"], round=number)
         engine = self._take(policy, sampling)
         rollout.run(tasks, here / "rollouts", policy, sampling, options, engine=engine)
+        self._clock.lap("rollout")
         score.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=options)
         filter.run(here / "scores", history, here / "groups", configs["filter"], options)
+        self._clock.lap("score, filter")
         records = last / "checkpoint.records"  # none after the first draw and after a dead round
         paths = curriculum.Paths(
             self.corpus,
@@ -154,7 +159,9 @@ class Runner:
         except DataError:
             if not dead_round(here, number):
                 raise
+            self._clock.lap("curriculum")
             return policy  # nothing to learn from, but the next draw is made and may be better
+        self._clock.lap("curriculum")
         train.run(
             here / "rollouts",
             here / "batch",
@@ -163,6 +170,7 @@ class Runner:
             config=configs["train"],
             options=options,
         )
+        self._clock.lap("train")
         return str(here / "checkpoint")
 
     def _due(self, number: int) -> bool:
@@ -200,6 +208,30 @@ class Runner:
             else "start"
         )
         return f"{self.plan.folder or '.'} round {metrics['round']}: {trained}{held}; {seconds:.1f} s"
+
+
+class Clock:
+    """Seconds of the wall and of this process's CPU, a stage; a resumed round counts only what was left of it."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, tuple[float, float]] = {}
+        self._began = self._last = (time.monotonic(), time.process_time())
+
+    def lap(self, stage: str) -> None:
+        """What passed since the last lap belongs to `stage`."""
+        now = (time.monotonic(), time.process_time())
+        self.stages[stage] = (now[0] - self._last[0], now[1] - self._last[1])
+        self._last = now
+
+    def total(self) -> float:
+        """Wall seconds so far."""
+        return time.monotonic() - self._began[0]
+
+    def append(self, path: Path, number: int) -> None:
+        """One more line of times.jsonl."""
+        stages = {name: {"wall": round(wall, 3), "cpu": round(cpu, 3)} for name, (wall, cpu) in self.stages.items()}
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"round": number, **stages}) + "\n")
 
 
 def dead_round(here: Path, number: int) -> bool:
