@@ -12,7 +12,10 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import torch
+
 from toolsample_cli.backends import Request, Sampling
+from toolsample_cli.backends.drawing import log_distribution
 
 FAULTS = (
     "500",
@@ -29,13 +32,13 @@ FAULTS = (
 
 
 class Fake:
-    """A context manager: `with Fake(engine) as fake: fake.url`. `style` is vllm, text or chat."""
+    """A context manager: `with Fake(engine) as fake: fake.url`. `style` is vllm, sglang, text or chat."""
 
     def __init__(self, engine: Any, *, style: str = "vllm", faults: Callable[[int, dict], str | None] | None = None):
         self.engine, self.style, self.faults = engine, style, faults or (lambda number, body: None)
         self.seen: list[dict] = []
         self.lock = engine.__dict__.setdefault("lock", threading.Lock())  # one engine, one user at a time
-        self.logprobs_mode = "processed"
+        self.logprobs_mode = "temperature" if style == "sglang" else "processed"
         handler = type("Handler", (_Handler,), {"fake": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -60,25 +63,54 @@ class Fake:
         chat = self.engine.chat
         prompt = body["prompt"]
         ids = prompt if isinstance(prompt, list) else chat.encode(prompt)
-        sampling = Sampling(body["temperature"], body["top_p"], max_new_tokens=body["max_tokens"])
+        stop = tuple(body.get("stop") or ())
+        sampling = Sampling(body["temperature"], body["top_p"], max_new_tokens=body["max_tokens"], stop=stop)
         with self.lock:
             (done,) = self.engine.generate([Request("x", ids, 0, body["seed"])], sampling)
-        out = list(done.completion_ids)
-        choice: dict[str, Any] = {"index": 0, "text": chat.text(out), "finish_reason": done.finish_reason}
-        logps = list(done.logprobs)
-        if self.logprobs_mode == "raw" and body["temperature"] != 1:
-            logps = [p * 0 - 1.25 for p in logps]  # the same at every temperature, which is all a probe can see
+            out = list(done.completion_ids)
+            logps, best = self._logprobs(ids, out, sampling)
+        text = chat.text(out)
+        if not body.get("include_stop_str_in_output"):
+            text = text[: min((text.find(s) for s in stop if s in text), default=len(text))]
+        choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": done.finish_reason}
         if body.get("logprobs") is not None:
             choice["logprobs"] = {
                 "token_logprobs": logps,
                 "tokens": [chat.tokenizer.decode([i]) for i in out],
-                "top_logprobs": [
-                    {"a": -1.25 if self.logprobs_mode == "raw" else -1.25 / body["temperature"]} for _ in out
-                ],
+                "top_logprobs": [{"likeliest": p} for p in best],
             }
         if self.style == "vllm" and body.get("return_token_ids"):
             choice |= {"token_ids": out, "prompt_token_ids": ids}
         return choice
+
+    def generate(self, body: dict) -> dict:
+        """The reply of SGLang's own endpoint, as its documentation and its clients have it."""
+        asked = body["sampling_params"]
+        sampling = Sampling(
+            asked["temperature"],
+            asked["top_p"],
+            max_new_tokens=asked["max_new_tokens"],
+            stop=tuple(asked.get("stop", ())),
+        )
+        with self.lock:
+            (done,) = self.engine.generate([Request("x", body["input_ids"], 0, asked["sampling_seed"])], sampling)
+            out = list(done.completion_ids)
+            logps, best = self._logprobs(body["input_ids"], out, sampling)
+        meta = {
+            "finish_reason": {"type": done.finish_reason},
+            "output_token_logprobs": [[p, i, None] for p, i in zip(logps, out, strict=True)],
+        }
+        if body.get("top_logprobs_num"):
+            meta["output_top_logprobs"] = [[[p, 0, None]] for p in best]
+        return {"text": self.engine.chat.text(out), "output_ids": out, "meta_info": meta}
+
+    def _logprobs(self, prompt: list[int], out: list[int], sampling: Sampling) -> tuple[list[float], list[float]]:
+        """Of the tokens and of the likeliest ones, under the distribution this server reports."""
+        reported = {"processed": sampling, "temperature": Sampling(sampling.temperature), "raw": Sampling()}
+        with torch.inference_mode():
+            logits = self.engine.model(torch.tensor([[*prompt, *out]])).logits[0, len(prompt) - 1 : -1]
+        logp = log_distribution(logits, reported[self.logprobs_mode])
+        return logp.gather(-1, torch.tensor(out)[:, None])[:, 0].tolist(), logp.amax(-1).tolist()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -118,6 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
                 ],
             }
             return self._send(200, {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+        if self.path == "/generate":
+            return self._send(200, self.fake.generate(body), fault)
         choice = self.fake.complete(body)
         choices = [choice]
         if fault == "no choice":
@@ -134,7 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self, body: dict) -> tuple[int, Any] | None:
         style = self.fake.style
-        if self.path == "/generate" or (style == "chat" and not self.path.endswith("/chat/completions")):
+        if (self.path == "/generate" and style != "sglang") or (
+            style == "chat" and not self.path.endswith("/chat/completions")
+        ):
             return 404, {"error": "no such path"}
         if style == "text" and isinstance(body.get("prompt"), list):
             return 400, {"error": "prompt must be a text"}

@@ -66,11 +66,40 @@ def test_conformance_with_a_token_exact_server(folder, engine, knobs):
 
 
 def test_raw_logprobs_are_found_out(folder, engine):
-    """A server that reports them before temperature is named in the metadata."""
+    """Logprobs from before temperature or truncation are named in the metadata, where that makes a difference."""
+    cool, cut = {"temperature": 0.7}, {"temperature": 0.7, "top_p": 0.8}
+    expected = {
+        "processed": ("processed", "processed", "processed"),
+        "temperature": ("processed", "processed", "temperature only"),
+        "raw": ("processed", "raw", "raw"),
+    }
     with Fake(engine) as fake:
-        fake.logprobs_mode = "raw"
-        assert open_backend("openai", "tiny", config(folder, fake, temperature=0.7)).describe()["logprobs"] == "raw"
-        assert open_backend("openai", "tiny", config(folder, fake)).describe()["logprobs"] == "processed"
+        for fake.logprobs_mode, names in expected.items():
+            for knobs, name in zip(({}, cool, cut), names, strict=True):
+                assert open_backend("openai", "tiny", config(folder, fake, **knobs)).describe()["logprobs"] == name
+
+
+@pytest.mark.parametrize("knobs", [{}, {"temperature": 0.7}, {"top_p": 0.8}], ids=["T=1", "T=0.7", "top-p"])
+def test_sglangs_own_endpoint(folder, engine, knobs):
+    """Its form as documented, from a server of ours: ids in, ids and logprobs out, and what the logprobs are of."""
+    with Fake(engine, style="sglang") as fake:
+        settings = config(folder, fake, stop='["zzz"]', **knobs)
+        backend = open_backend("openai", "tiny", settings)
+        said = backend.describe()
+        assert (said["dialect"], said["logprobs"]) == (
+            "generate",
+            "temperature only" if "top_p" in knobs else "processed",
+        )
+        requests, sampling = wanted(engine.chat, tasks=4, n=2), Sampling.of(settings)
+        done = {(c.key, c.sample): c for c in backend.generate(requests, sampling)}
+        sent = fake.seen[-1]["sampling_params"]
+    assert sent["stop"] == ["zzz"] and sent["no_stop_trim"] and sent["top_k"] == -1
+    reported = Sampling(sampling.temperature)
+    for request in requests:
+        completion = done[request.key, request.sample]
+        assert not completion.ids_from_text and completion.finish_reason in ("stop", "length")
+        expected = plain_logprobs(engine.model, list(request.prompt_ids), list(completion.completion_ids), reported)
+        assert max(abs(a - b) for a, b in zip(expected, completion.logprobs, strict=True)) < TOLERANCE
 
 
 def test_a_text_server_gives_ids_from_text(folder, engine):
@@ -144,7 +173,7 @@ def test_a_fault_that_stays_is_a_row_with_its_name(folder, engine, tmp_path, fau
             "garbage": "not JSON", "no choice": "asked for 1 choice, got 0", "two choices": "asked for 1 choice, got 2",
             "short logprobs": "logprobs for", "other prompt": "changed the prompt", "no reason": "no finish_reason",
         }  # fmt: skip
-        assert all(words[fault] in error for error in bad["error"])
+        assert all(words[fault] in error for error in bad["error"]), bad["error"].to_list()
         fake.faults = lambda number, body: None
         healed = run(tasks, tmp_path / "out", "tiny", settings, Options())
     assert healed.exit_code == 0 and loaded(tmp_path / "out")["error"].is_null().all()

@@ -43,6 +43,7 @@ class RolloutConfig:
     top_k: int = knob(0, "sample from the k likeliest tokens; 0 is off", low=0)
     min_p: float = knob(0.0, "drop tokens less likely than this share of the likeliest; 0 is off", low=0.0, high=1.0)
     generation_config: bool = knob(False, "take sampling settings left at their defaults from the model itself")
+    stop: str = knob("", "text that ends a completion and stays in it, or a JSON list of such texts")
     max_new_tokens: int = knob(512, "longest completion in tokens", low=1)
     max_prompt_tokens: int = knob(
         0, "longer prompts become error rows, never truncated; 0: the model's own limit", low=0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -46,7 +47,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw: temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; stop at any of `stop_ids`."""
+    """How to draw: temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off; stop at any of `stop_ids`.
+
+    `stop` are texts: a completion ends with the token that completes one of them, which stays in it.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -54,11 +58,13 @@ class Sampling:
     min_p: float = 0.0
     max_new_tokens: int = 512
     stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: RolloutConfig, stop_ids: Iterable[int] = ()) -> Sampling:
         """The sampling part of a rollout config."""
-        return cls(config.temperature, config.top_p, config.top_k, config.min_p, config.max_new_tokens, tuple(stop_ids))
+        truncation = (config.top_p, config.top_k, config.min_p)
+        return cls(config.temperature, *truncation, config.max_new_tokens, tuple(stop_ids), stop_strings(config.stop))
 
     def with_stop(self, *ids: int) -> Sampling:
         """The same with further stop ids."""
@@ -107,6 +113,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the engine."""
+
+
+def stop_strings(setting: str) -> tuple[str, ...]:
+    """The texts of the setting `stop`: itself, or those of a JSON list; ConfigError for a list of anything else."""
+    if not setting.startswith("["):
+        return (setting,) if setting else ()
+    try:
+        texts = json.loads(setting)
+    except ValueError:
+        texts = None
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        raise ConfigError(f"stop = {setting!r}: not a JSON list of texts", hint="""as in '["</answer>", "\\n\\n"]'""")
+    return tuple(texts)
 
 
 def open_backend(name: str, model: str | None, config: RolloutConfig, **options: Any) -> Any:

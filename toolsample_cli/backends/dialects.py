@@ -53,7 +53,10 @@ def _settings(ask: Ask) -> dict[str, Any]:
         "top_p": s.top_p,
         "seed": ask.request.seed % 2**31,  # servers differ in what they take; 31 bits all do
     }
+    if s.stop:
+        body["stop"] = list(s.stop)
     if ask.extended:
+        body |= {"include_stop_str_in_output": True} if s.stop else {}
         body |= {"return_token_ids": True, "skip_special_tokens": False, "stop_token_ids": list(s.stop_ids)}
         body |= {"top_k": s.top_k or -1, "min_p": s.min_p}
     return body
@@ -107,6 +110,7 @@ def _generate_body(ask: Ask) -> dict[str, Any]:
         "stop_token_ids": list(s.stop_ids),
         "skip_special_tokens": False,
         "sampling_seed": ask.request.seed % 2**31,
+        **({"stop": list(s.stop), "no_stop_trim": True} if s.stop else {}),
     }
     return {"input_ids": list(ask.request.prompt_ids), "sampling_params": params, "return_logprob": True}
 
@@ -206,7 +210,9 @@ def _from_text(ask: Ask, text: str, reason: Any, names: Any, logps: Any) -> Comp
     reason, key = _reason(reason), (ask.request.key, ask.request.sample)
     if ask.chat is None:
         return Completion(*key, (), None, reason, ids_from_text=True, text=text)
-    ids = ask.chat.encode(text) if reason == "length" else ask.chat.completion_ids(text)
+    # where stop strings were asked for, such a reply does not say whether the end token or one of them ended it
+    whole = reason != "length" and not ask.sampling.stop
+    ids = ask.chat.completion_ids(text) if whole else ask.chat.encode(text)
     if isinstance(names, list) and isinstance(logps, list) and len(names) == len(logps) == len(ids):
         end = ask.chat.tokenizer.decode(ids[-1:]) if ids else ""
         ours = [ask.chat.tokenizer.decode([i]) for i in ids]

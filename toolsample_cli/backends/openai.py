@@ -26,6 +26,8 @@ from toolsample_cli.settings import nearest
 PROBE_SECONDS = 120.0
 RAW = "raw"
 """Logprob convention: before temperature and truncation."""
+TEMPERED = "temperature only"
+"""Logprob convention: after temperature, before top-p, top-k and min-p, as SGLang gives them."""
 
 
 class OpenAIBackend:
@@ -61,8 +63,17 @@ class OpenAIBackend:
             "device": "server",
             "dialect": self.dialect.name + ("" if self.extended else " (standard fields only)"),
             "logprobs": self.convention,
+            **self._reading(),
             **(self.chat.fingerprint if self.chat else {}),
         }
+
+    def _reading(self) -> dict[str, Any]:
+        """How many tokens a server that is sent text took a prompt for, beside ours: they may not be the same ones."""
+        if self.dialect.name != "text":
+            return {}
+        usage = self._reply.get("usage")
+        theirs = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        return {"probe_prompt_tokens": [theirs, len(self._question().prompt_ids)]}
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """One completion a request as they finish; what no attempt could get is a completion with its error.
@@ -171,8 +182,13 @@ class OpenAIBackend:
         sampling = replace(Sampling.of(s, self.chat.end_ids if self.chat else ()), max_new_tokens=2)
         ask = Ask(self.policy, self._question(), sampling, self.chat, extended, logprobs)
         dialect, pool = DIALECTS[name], replace(self.pool, attempts=1, timeout=PROBE_SECONDS)
+
+        def read(reply: Any) -> Completion:
+            self._reply = reply
+            return dialect.read(ask, reply)
+
         try:
-            done = pool.ask("probe", dialect.path, dialect.body(ask), partial(dialect.read, ask))
+            done = pool.ask("probe", dialect.path, dialect.body(ask), read)
         except (GaveUp, Refused, Failed) as error:
             return str(error)
         if name in ("tokens", "generate") and done.ids_from_text:
@@ -185,26 +201,29 @@ class OpenAIBackend:
         return Request("probe", ids, 0, 1, conversation=Conversation(messages, [], "json"))
 
     def _find_convention(self) -> str | None:
-        """Whether logprobs are those of the sampled distribution: compared at two temperatures where it matters."""
+        """Which distribution the server's logprobs are of, found by changing one setting at a time where it matters."""
         s = self.config
+        truncates = s.top_p < 1 or s.top_k > 0 or s.min_p > 0
         if not self.logprobs or self.dialect.name == "chat":
             return None
-        if s.temperature in (0.0, 1.0) and s.top_p == 1 and s.top_k == 0 and s.min_p == 0:
-            return PROCESSED  # both conventions are the same numbers
-        first = [self._first_logprob(temperature) for temperature in (0.25, 1.0, 4.0)]
-        if None in first:
-            return "unknown"
-        return RAW if len({round(p, 3) for p in first}) == 1 else PROCESSED
+        if s.temperature == 0 or (s.temperature == 1 and not truncates):
+            return PROCESSED  # every convention gives the same numbers
+        cold, plain, hot, narrow = (self._likeliest(*at) for at in ((0.25, 1.0), (1.0, 1.0), (4.0, 1.0), (1.0, 1e-4)))
+        if None in (cold, plain, hot, narrow) or (truncates and plain > -0.01):
+            return "unknown"  # a model that is sure of its first token cannot tell truncation
+        if len({round(p, 3) for p in (cold, plain, hot)}) == 1:
+            return RAW
+        return PROCESSED if narrow > -1e-3 or not truncates else TEMPERED
 
-    def _first_logprob(self, temperature: float) -> float | None:
-        """Logprob of the likeliest first token, read from a greedy-seeded sample's alternatives."""
-        sampling = replace(
-            Sampling.of(self.config), temperature=temperature, max_new_tokens=1, top_p=1, top_k=0, min_p=0
-        )
-        ask = Ask(self.policy, self._question(), sampling, self.chat, self.extended)
-        body = {**self.dialect.body(ask), "logprobs": 1}
+    def _likeliest(self, temperature: float, top_p: float) -> float | None:
+        """Logprob of the likeliest first token under these settings, from a reply's alternatives."""
+        sampling = Sampling(temperature, top_p, max_new_tokens=1)
+        body = self.dialect.body(Ask(self.policy, self._question(), sampling, self.chat, self.extended))
+        body |= {"top_logprobs_num": 1} if self.dialect.name == "generate" else {"logprobs": 1}
         try:
             reply = replace(self.pool, attempts=2).ask("probe", self.dialect.path, body, lambda r: r)
+            if self.dialect.name == "generate":
+                return float(reply["meta_info"]["output_top_logprobs"][0][0][0])
             return max(reply["choices"][0]["logprobs"]["top_logprobs"][0].values())
         except (GaveUp, Refused, KeyError, IndexError, TypeError, ValueError, AttributeError):
             return None

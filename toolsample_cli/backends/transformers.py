@@ -6,8 +6,6 @@ The same requests in the same batches give the same bits; other batches move log
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,10 +17,20 @@ import torch
 from toolsample_cli.backends.base import PROCESSED, Completion, Request, Sampling
 from toolsample_cli.backends.content import folder_digest
 from toolsample_cli.backends.drawing import draw, uniforms
-from toolsample_cli.backends.states import Repeated, SharedPrompt
+from toolsample_cli.backends.layouts import choose_layout
+from toolsample_cli.backends.loading import (
+    load_model,
+    model_digest,
+    pick_device,
+    pick_dtype,
+    tensor_digest,
+    with_adapter,
+)
+from toolsample_cli.backends.memory import within_memory
+from toolsample_cli.backends.stopping import StopStrings
 from toolsample_cli.chat import Chat
 from toolsample_cli.config import RolloutConfig
-from toolsample_cli.errors import ConfigError, DataError, MissingDependency, StageFailure
+from toolsample_cli.errors import ConfigError, StageFailure
 
 COMPACT_AT = 0.125
 """Share of finished rows at which they are dropped from the batch: copying costs, so do dead rows."""
@@ -49,7 +57,7 @@ class TransformersBackend:
             self.digest += f"+{folder_digest(Path(config.adapter)) or config.adapter}"
         self.pad = self.model.config.pad_token_id or 0
         self.stop_ids = _stop_ids(self.chat, self.model)
-        self.state_class = SharedPrompt if self._shares() else Repeated
+        self.state_class = choose_layout(self.model, self.pad)
 
     def describe(self) -> Mapping[str, Any]:
         """What generates: model digest, dtype, device kind, attention layout, logprob convention, hashes."""
@@ -57,7 +65,7 @@ class TransformersBackend:
             "model_digest": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": self.device.type,
-            "layout": "shared prompt" if self.state_class is SharedPrompt else "repeated prompt",
+            "layout": "shared prompt" if self.state_class.shares else "repeated prompt",
             "logprobs": PROCESSED,
             "stop_ids": list(self.stop_ids),
             **self.chat.fingerprint,
@@ -107,7 +115,7 @@ class TransformersBackend:
             self.policy, self.digest = str(weights), model_digest(str(weights), fresh)
         else:
             self._copy(weights, "state dict")
-            self.digest = _tensor_digest(self.model.state_dict())
+            self.digest = tensor_digest(self.model.state_dict())
 
     def _copy(self, weights: Mapping[str, torch.Tensor], what: str) -> None:
         mine = self.model.state_dict()
@@ -131,8 +139,10 @@ class TransformersBackend:
         tasks = [list(group) for _, group in groupby(batch, key=lambda r: r.key)]
         prompts = [task[0].prompt_ids for task in tasks]
         task_R = torch.tensor([i for i, task in enumerate(tasks) for _ in task], device=self.device)
-        state = self.state_class(self.model, prompts, task_R, self.pad)
-        tokens, logps, lengths, stopped = self._decode(state, batch, sampling)
+        hint = f"lower batch_tokens (now {self.batch_tokens}) or max_new_tokens, or take dtype = bfloat16"
+        with within_memory(f"generating {len(batch)} completions together on {self.device.type}", hint):
+            state = self.state_class(self.model, prompts, task_R, self.pad)
+            tokens, logps, lengths, stopped = self._decode(state, batch, sampling)
         for row, request in enumerate(batch):
             size = int(lengths[row])
             row_logps = logps[row, :size]
@@ -149,7 +159,7 @@ class TransformersBackend:
         room = [sampling.max_new_tokens if most is None else most + 1 - len(r.prompt_ids) for r in batch]
         limit_R = torch.tensor([min(sampling.max_new_tokens, x) for x in room], device=device)
         seeds = np.array([r.seed for r in batch], dtype=np.uint64)
-        stop = torch.tensor(sampling.stop_ids, device=device)
+        stop, strings = torch.tensor(sampling.stop_ids, device=device), StopStrings(sampling.stop, rows, self.chat)
         columns: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         length_R = torch.zeros(rows, dtype=torch.long, device=device)
         stopped_R = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -165,6 +175,8 @@ class TransformersBackend:
             columns.append((alive[live], token[live], logp[live]))
             length_R[alive[live]] = step + 1
             ended = torch.isin(token, stop)
+            if sampling.stop:
+                ended[live.clone()] |= strings.reached(alive[live].tolist(), token[live].tolist()).to(device)
             stopped_R[alive[live & ended]] = True
             live &= ~(ended | (step + 1 >= limit_R[alive]) | ~torch.isfinite(logp))
             left = int(live.sum())
@@ -177,25 +189,6 @@ class TransformersBackend:
             logits = state.step(token)
         return _table(columns, rows, length_R, stopped_R)
 
-    def _shares(self) -> bool:
-        """Whether the shared-prompt layout gives this model's own logits, tried once on a few tokens."""
-        config = self.model.config
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"} or not getattr(self.model, "_supports_attention_backend", False):
-            return False
-        prompts = [[1, 2, 3], [3, 2, 1, 2, 3]]
-        task_R = torch.tensor([0, 0, 1], device=self.device)
-        token_R = torch.tensor([1, 2, 3], device=self.device)
-        with torch.inference_mode():
-            try:
-                ours, plain = (kind(self.model, prompts, task_R, self.pad) for kind in (SharedPrompt, Repeated))
-                one, two = ours.step(token_R), plain.step(token_R)
-            except (NotImplementedError, KeyError, TypeError, AttributeError, RuntimeError):
-                return False  # this architecture does something the layout does not know
-        return bool(
-            ((one - two).abs().max() <= (1e-3 if self.dtype == torch.float32 else 0.1) * two.abs().max()).item()
-        )
-
 
 def _table(columns: list, rows: int, length_R: torch.Tensor, stopped_R: torch.Tensor) -> tuple[np.ndarray, ...]:
     tokens = np.zeros((rows, len(columns)), dtype=np.int64)
@@ -204,69 +197,6 @@ def _table(columns: list, rows: int, length_R: torch.Tensor, stopped_R: torch.Te
         row = row.cpu().numpy()
         tokens[row, step], logps[row, step] = token.cpu().numpy(), logp.float().cpu().numpy()
     return tokens, logps, length_R.cpu().numpy(), stopped_R.cpu().numpy()
-
-
-def load_model(model: str, dtype: torch.dtype, device: torch.device) -> Any:
-    """A causal model for inference; DataError when it cannot be loaded. Safetensors only, no remote code."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, use_safetensors=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(
-            f"{model}: no causal model could be loaded: {first}",
-            hint="expected config.json and safetensors weights, or a hub id while the hub can be reached",
-        ) from error
-    return loaded.eval().requires_grad_(False).to(device)
-
-
-def with_adapter(model: Any, adapter: str) -> Any:
-    """The model with a LoRA adapter merged into its weights; DataError when the adapter cannot be loaded."""
-    if importlib.util.find_spec("peft") is None:
-        raise MissingDependency("peft", needed_for="--adapter", install="pip install 'toolsample[peft]'")
-    from peft import PeftModel
-
-    try:
-        return PeftModel.from_pretrained(model, adapter).merge_and_unload().eval().requires_grad_(False)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise DataError(f"{adapter}: no adapter of this model: {str(error).splitlines()[0]}") from error
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto`: CUDA, then MPS, then CPU; ConfigError when the one asked for is not there."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return torch.device(next(kind for kind, present in there.items() if present))
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device = {name!r}: not a device", hint="auto, cpu, cuda, cuda:1 or mps") from None
-    if not there.get(device.type, False):
-        raise ConfigError(f"device = {name!r}: not available here", hint="--device auto takes what there is")
-    return device
-
-
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto`: float32 on CPU (bfloat16 costs precision there), bfloat16 elsewhere."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return getattr(torch, name)
-
-
-def model_digest(model: str, loaded: Any) -> str:
-    """The content of a local folder as 16 hex digits, or the hub's revision."""
-    return folder_digest(Path(model)) or str(getattr(loaded.config, "_commit_hash", None) or model)
-
-
-def _tensor_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    state = hashlib.blake2b(digest_size=8)
-    for key in sorted(weights):
-        state.update(key.encode())
-        state.update(weights[key].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return state.hexdigest()
 
 
 def _stop_ids(chat: Chat, model: Any) -> tuple[int, ...]:

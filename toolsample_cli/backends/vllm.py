@@ -19,6 +19,8 @@ from toolsample_cli.chat import Chat
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, MissingDependency, StageFailure
 
+MEMORY = "lower gpu_memory where others use the GPU, raise it where the cache is too small, or raise tensor_parallel"
+
 
 class VllmBackend:
     """One vLLM engine. Options: `chat`, and `engine_options`, which go to `vllm.LLM` as they are."""
@@ -43,6 +45,8 @@ class VllmBackend:
         self.options = {**_options(self.policy, config), **(engine_options or {})}
         self.llm = _open(self.options)
         self.digest = folder_digest(Path(model)) or self.policy
+        if self.adapter:
+            self.digest += f"+{folder_digest(Path(self.adapter)) or self.adapter}"
         settings = self.llm.llm_engine.vllm_config
         self.max_prompt_tokens = settings.model_config.max_model_len - 1
         self.stop_ids = tuple(sorted({*self.chat.end_ids, *_declared_ends(self.llm)}))
@@ -78,9 +82,11 @@ class VllmBackend:
                 for out in engine.step():
                     if out.finished:
                         yield _completion(waiting.pop(out.request_id), out.outputs[0])
-        except RuntimeError as error:
+        except engine_faults() as error:
+            waiting.clear()  # there is nothing left to abort
             raise StageFailure(
-                f"vLLM's engine failed: {error}", hint="what was finished is kept; rerun to go on"
+                f"vLLM's engine failed: {_first_line(error)}",
+                hint=f"its messages stand above; finished rows are kept, rerun to go on; if they name memory: {MEMORY}",
             ) from error
         finally:
             if waiting and self.llm is not None:
@@ -100,7 +106,10 @@ class VllmBackend:
             stop_token_ids=[*sampling.with_stop(*self.stop_ids).stop_ids],
             seed=request.seed,
             logprobs=0,  # of the sampled token alone
-            detokenize=False,
+            stop=list(sampling.stop) or None,
+            include_stop_str_in_output=True,
+            skip_special_tokens=False,  # a stop string may hold one
+            detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
@@ -148,9 +157,10 @@ def _options(model: str, config: RolloutConfig) -> dict[str, Any]:
         "tensor_parallel_size": config.tensor_parallel,
         "gpu_memory_utilization": config.gpu_memory,
         "enable_prefix_caching": True,
-        "enable_lora": bool(config.adapter),
         "disable_log_stats": True,
     }
+    if config.adapter:
+        options |= {"enable_lora": True, "max_lora_rank": _allowed_rank(Path(config.adapter))}
     if _on_cpu():
         options |= {"enable_chunked_prefill": False, "enforce_eager": True}
         options["gpu_memory_utilization"] = min(config.gpu_memory, 0.3)  # here it is a share of the machine's memory
@@ -159,6 +169,33 @@ def _options(model: str, config: RolloutConfig) -> dict[str, Any]:
         if length:
             options["max_num_batched_tokens"] = max(length, 8192)
     return options
+
+
+def _allowed_rank(adapter: Path) -> int:
+    """The smallest rank vLLM can be told that holds this adapter's; DataError when the folder holds none."""
+    from typing import get_args
+
+    from vllm.config.lora import MaxLoRARanks
+
+    try:
+        rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+        return min(allowed for allowed in get_args(MaxLoRARanks) if allowed >= rank)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{adapter}: no adapter that vLLM can take: {_first_line(error)}",
+            hint="expected a local folder with adapter_config.json and adapter_model.safetensors",
+        ) from error
+
+
+def engine_faults() -> tuple[type[Exception], ...]:
+    """What vLLM raises when its engine fails; its own kinds are no RuntimeError."""
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    return RuntimeError, EngineDeadError, EngineGenerateError
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _on_cpu() -> bool:
@@ -179,10 +216,13 @@ def _open(options: Mapping[str, Any]) -> Any:
     try:
         return LLM(**options)
     except (OSError, ValueError) as error:
-        raise DataError(f"{options['model']}: vLLM cannot open this model: {str(error).splitlines()[0]}") from error
+        if "memory" in str(error):
+            raise StageFailure(f"vLLM lacks memory: {_first_line(error)}", hint=MEMORY) from error
+        raise DataError(f"{options['model']}: vLLM cannot open this model: {_first_line(error)}") from error
     except RuntimeError as error:
         raise StageFailure(
-            f"vLLM's engine did not start: {str(error).splitlines()[0]}", hint="its own messages stand above"
+            f"vLLM's engine did not start: {_first_line(error)}",
+            hint=f"its own messages stand above; if they name memory: {MEMORY}",
         ) from error
 
 

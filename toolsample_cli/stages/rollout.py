@@ -16,6 +16,7 @@ import polars as pl
 
 from toolsample_cli import schema
 from toolsample_cli.backends import Completion, Request, Sampling, open_backend, rollout_seed
+from toolsample_cli.backends.base import stop_strings
 from toolsample_cli.backends.defaults import with_model_settings
 from toolsample_cli.chat import Chat, conversation
 from toolsample_cli.config import RolloutConfig
@@ -85,6 +86,7 @@ def run(
     backend = engine or open_backend(config.backend, model, config)
     try:
         settings = {key: value for key, value in as_record(config).items() if key not in UNRECORDED}
+        settings["stop"] = list(stop_strings(config.stop)) or None
         record = {**settings, "model": model, **backend.describe(), **options.selection()}
         inputs = {"tasks": plan.folder.digest}
         with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.part, FREE) as output:
@@ -117,6 +119,7 @@ def _plan(tasks: Path, config: RolloutConfig, options: Options) -> Plan:
 def _check(model: str | None, config: RolloutConfig, engine: Any) -> None:
     if model is None and engine is None and config.backend != "replay":
         raise ConfigError(f"backend {config.backend} needs --model", hint="a model folder, a hub id or a server's name")
+    stop_strings(config.stop)  # refused before a model is loaded
     if config.texts and config.backend != "replay":
         raise ConfigError("texts are for --backend replay", hint="add --backend replay, or leave --texts out")
 
