@@ -5,6 +5,7 @@ python -m pytest tests/test_bfcl_models.py
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ from toolsample_cli.bfcl.entries import official_question, read_questions
 from toolsample_cli.bfcl.inside import pycalls
 from toolsample_cli.bfcl.journal import Journal
 from toolsample_cli.bfcl.judging import judge, judge_all
-from toolsample_cli.bfcl.models import LocalModel, Reply
+from toolsample_cli.bfcl.models import LocalModel, Reply, open_model
 from toolsample_cli.bfcl.scorer import Scorer
+from toolsample_cli.chat import SELF_EXAMPLES
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
 from toolsample_cli.output import Output
@@ -443,6 +445,20 @@ def test_a_server_gives_the_answers_of_the_same_model_here(scorer: Scorer, serve
 
 
 # ---- a base to compare with ------------------------------------------------------------------------------------------
+
+
+def test_a_model_trained_with_self_made_examples_is_asked_for_them(tmp_path: Path):
+    """The prompt carries the addition of `rollout --self-examples`; a server's prompt is not ours to change."""
+    model = tiny_model(tmp_path / "model")
+    function = {"name": "add", "description": "", "parameters": {"type": "object", "properties": {}}}
+    prompt = ask.Prompt("x", [{"role": "user", "content": "add"}], [function])
+    config = EvalConfig(max_new_tokens=4, self_examples=True)
+    asked = open_model(str(model), "hermes", config)
+    asked.plan([prompt])
+    [reply] = asked.answer([prompt])
+    assert SELF_EXAMPLES in reply.prompt and '"name": "add"' in reply.prompt
+    with pytest.raises(ConfigError, match="self_examples"):
+        open_model("some-model", "hermes", dataclasses.replace(config, backend="openai", base_url="http://x/v1"))
 
 
 def test_mcnemar_against_values_worked_by_hand():

@@ -208,6 +208,32 @@ def test_template_renders_what_training_showed(policy, splits):
         assert text == expected + ask.format(row["messages"][0]["content"])
 
 
+def test_a_taught_answer_is_what_the_prompt_addition_asks_for(policy, splits):
+    """The system turn equals that of `rollout --self-examples`, and the thought earns the bonus as it is taught."""
+    from world.chat import calls_text, system_text, thought
+
+    from toolsample_cli.chat import Chat
+    from toolsample_cli.config import ScoreConfig
+    from toolsample_cli.protocols import PROTOCOLS
+    from toolsample_cli.rewards.self_example import self_example
+    from toolsample_cli.toolbox import Toolbox
+
+    _, _, tokenizer = policy
+    chat = Chat(tokenizer, self_examples=True)
+    rows = [row for row in splits["train"][:60] if row["messages"][-1].get("tool_calls")]
+    for row, other in zip(rows, rows[1:], strict=False):
+        tools = [tool["function"] for tool in row["tools"]]
+        task = {"messages_json": json.dumps(row["messages"][:1]), "tools_json": json.dumps(tools), "protocol": "hermes"}
+        prompt = tokenizer.decode(chat.prompt_ids({"task_id": "x", "demos_json": "[]", **task}))
+        assert prompt.startswith(system_text(tools, asked=True))
+        made = {"name": tools[0]["name"], "arguments": {"made": "up"}}
+        calls = [call["function"] for call in row["messages"][-1]["tool_calls"]]
+        text = thought(other["messages"][0]["content"], made) + calls_text(calls)
+        parsed = PROTOCOLS["hermes"].parse(text, "calls")
+        assert parsed.format_ok and [call.name for call in parsed.calls] == [call["name"] for call in calls]
+        assert self_example(text, parsed, Toolbox(json.dumps(tools)))
+
+
 def test_compact_forward_equals_transformers(policy, splits):
     import torch
     from world.model import load_policy

@@ -292,6 +292,7 @@ class EvalConfig:
     dots: str = knob(
         "underscore", "backend openai: dots in function names, which the API forbids", choices=("underscore", "keep")
     )
+    self_examples: bool = knob(False, "ask for self-made examples inside the thought, as `rollout` does")
     prompt_like: str = knob("", "protocol rlla: tasks whose system prompt is used, those the model was trained on")
     max_new_tokens: int = knob(512, "longest answer in tokens", low=1)
     seconds: float = knob(20.0, "longest the checker may take over one answer; beyond it the answer is wrong", low=0.1)

@@ -55,6 +55,8 @@ class Model(Protocol):
 def open_model(model: str, protocol: str, config: EvalConfig) -> Model:
     """The model to ask; ConfigError when settings contradict each other."""
     if config.backend == "openai":
+        if config.self_examples:
+            raise ConfigError("self_examples is for local models: a server's prompt is its own")
         from toolsample_cli.bfcl.endpoint import Endpoint
 
         return Endpoint(model, protocol, config)
@@ -74,6 +76,7 @@ class LocalModel:
             dtype=config.dtype,
             device=config.device,
             batch_tokens=config.batch_tokens,
+            self_examples=config.self_examples,
         )
         self.protocol = protocol
         self.engine = open_backend(config.backend, model, settings)
