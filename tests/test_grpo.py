@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tiny_model import tiny_model
 from training_world import load, plain_logprobs
 
-from toolsample_cli.grpo import attention
+from toolsample_cli.errors import ConfigError
+from toolsample_cli.grpo import attention, norm
 from toolsample_cli.grpo import policy as policy_module
 from toolsample_cli.grpo.attention import segment_attention, visible
 from toolsample_cli.grpo.batch import Group, Rollout, Segments, pack, pad, plan
@@ -44,6 +45,8 @@ def folder(tmp_path_factory):
 def step_gradient(folder, micro_batches, *, packed: bool, loss: str = "dapo", size: StepSize = StepSize(200, 15)):
     """Loss and gradients of a step cut into given micro-batches."""
     policy = Policy(load(folder, attention.register() if packed else "sdpa"))
+    if packed:
+        norm.lighten(policy.model)
     total = 0.0
     for members in micro_batches:
         micro = pack(members) if packed else pad(members)
@@ -152,6 +155,44 @@ def test_flex_attention_sees_what_the_dense_mask_shows(monkeypatch):
         flex = attention._flex(query, key, value, micro.segments, 0.3)
         fast, _ = segment_attention(torch.nn.Module(), query, key, value, scaling=0.3, segments=micro.segments)
     torch.testing.assert_close(flex, fast, atol=1e-5, rtol=1e-5)
+
+
+def test_dropped_attention_weights_are_refused():
+    micro = pack(random_groups(0, SIZES))
+    tensors = [torch.randn(1, heads, micro.slots, 8) for heads in (4, 2, 2)]
+    with pytest.raises(ConfigError, match="drops out"):
+        segment_attention(torch.nn.Module(), *tensors, dropout=0.1, segments=micro.segments)
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 8), (1, 5, 2, 8)], ids=str)
+def test_light_norm_has_the_written_out_norms_value_and_gradient(shape):
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    inputs = [tensor.requires_grad_() for tensor in (x, weight)]
+    mix = torch.randn(shape, dtype=torch.float64)
+    light = norm.RootMeanSquare.apply(x, weight, 1e-6)
+    plain = weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+    torch.testing.assert_close(light, plain)
+    fast, slow = (torch.autograd.grad((mix * y).sum(), inputs) for y in (light, plain))
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_only_norms_that_mean_the_same_are_made_light(folder):
+    """All of Qwen3's: two a layer, one for queries, one for keys, one at the end. One that adds 1 stays as it is."""
+    model = load(folder)
+    x = torch.randn(1, 3, model.config.hidden_size)
+    before = model.model.norm(x)
+    assert norm.lighten(model) == 4 * model.config.num_hidden_layers + 1
+    torch.testing.assert_close(model.model.norm(x), before)
+    half = x.to(torch.bfloat16)
+    assert model.model.norm(half).dtype == torch.promote_types(half.dtype, model.model.norm.weight.dtype)
+
+    class OtherRMSNorm(type(load(folder).model.norm)):
+        def forward(self, x):
+            return super().forward(x) * (1 + self.weight)
+
+    assert norm.lighten(OtherRMSNorm(8)) == 0
 
 
 def test_visible_by_hand():

@@ -1,16 +1,19 @@
 """Attention over a packed micro-batch: each completion sees its group's prompt and itself, nothing else.
 
-Per segment with torch's fused kernel on CPU, so that cost is that of the tokens that may see each other; one
-FlexAttention call from the same table on CUDA. Registered with transformers as `toolsample_segments`; models whose
-layers pass keyword arguments through to the attention function can use it.
+On the CPU by segment with torch's fused kernel, no mask and no pair computed that is not seen; one FlexAttention call
+from the same table on CUDA. Registered with transformers as `toolsample_segments`; models whose layers pass keyword
+arguments through to the attention function can use it.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.grpo.batch import Segments
@@ -49,59 +52,102 @@ def segment_attention(
             f"a sequence of {segments.longest} tokens is longer than the model's sliding window of {sliding_window}",
             hint="train with --layout padded",
         )
+    if dropout:
+        raise ConfigError("the model drops out attention weights", hint="train with --layout padded")
     segments.seen += 1
-    heads = query.shape[1] // key.shape[1]
     if query.device.type == "cuda":
         return _flex(query, key, value, segments, scaling), None
-    if heads > 1:
-        key, value = (x.repeat_interleave(heads, dim=1) for x in (key, value))
-    return _by_segment(query, key, value, segments, scaling, dropout), None
+    if query.device.type != "cpu":
+        mask = segments.cache.setdefault("visible", visible(segments).to(query.device))
+        out = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
+        return out.transpose(1, 2), None
+    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+    return SegmentAttention.apply(query.to(kind), key.to(kind), value.to(kind), segments, scaling), None
 
 
-def _by_segment(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    segments: Segments,
-    scaling: float | None,
-    dropout: float,
-) -> torch.Tensor:
-    sizes = [size for prompt, parts in segments.groups for size in (prompt, *parts)]
-    queries, keys, values = (x.split(sizes, dim=2) for x in (query, key, value))
-    options = {"scale": scaling, "dropout_p": dropout}
-    out, at = [], 0
-    for length, parts in segments.groups:
-        q_P, k_P, v_P = queries[at], keys[at], values[at]
-        prompt_out = None
-        for index in range(at + 1, at + 1 + len(parts)):
-            size = parts[index - at - 1]
-            k = torch.cat((k_P, keys[index]), dim=2)
-            v = torch.cat((v_P, values[index]), dim=2)
-            if size >= length or len(parts) == 1:  # cheaper to run the prompt's queries along than to read a mask
-                both = F.scaled_dot_product_attention(
-                    torch.cat((q_P, queries[index]), dim=2), k, v, is_causal=True, **options
-                )
-                prompt_out = both[:, :, :length]
-                out.append(both[:, :, length:])
-            else:
-                mask = _late_mask(segments, size, length, query)
-                out.append(F.scaled_dot_product_attention(queries[index], k, v, attn_mask=mask, **options))
-        if prompt_out is None:
-            prompt_out = F.scaled_dot_product_attention(q_P, k_P, v_P, is_causal=True, **options)
-        out.insert(len(out) - len(parts), prompt_out)
-        at += 1 + len(parts)
-    return torch.cat(out, dim=2).transpose(1, 2)
+class SegmentAttention(torch.autograd.Function):
+    """Query [1, A, T, D], key and value [1, K, T, D] to [1, T, A, D] on the CPU, A = K times R query heads a key head.
+
+    Prompts and completions attend to themselves, and all completions of a group at once to their prompt: causal
+    squares and one full rectangle, which the kernel handles without a mask. The two softmaxes of a completion are
+    joined by their logsumexp. The kernel's backward needs only the joint output and logsumexp, so it gives each
+    part's exact gradient. Saved: inputs, output and T x A logsumexps.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        segments: Segments,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        (_, heads, slots, width), shared = query.shape, key.shape[1]
+        rest = heads // shared
+        q_KRTD = query.reshape(shared, rest, slots, width)
+        k_KRTD, v_KRTD = (x.transpose(0, 1).expand(shared, rest, slots, width) for x in (key, value))
+        out_KRTD = query.new_empty(slots, shared, rest, width).permute(1, 2, 0, 3)
+        exact = torch.promote_types(query.dtype, torch.float32)
+        lse_KRT = query.new_empty(shared, slots, rest, dtype=exact).transpose(1, 2)
+
+        def seen(rows: slice, columns: slice, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+            q, k, v = q_KRTD[:, :, rows], k_KRTD[:, :, columns], v_KRTD[:, :, columns]
+            return _KERNEL(q, k, v, 0.0, causal, scale=scaling)
+
+        for parts, prompt, completions in _spans(segments):
+            for part in parts:
+                out_KRTD[:, :, part], lse_KRT[:, :, part] = seen(part, part, True)
+            if completions.stop > completions.start:
+                out, lse = seen(completions, prompt, False)
+                own_lse = lse_KRT[:, :, completions]
+                share = torch.sigmoid(lse - own_lse)  # of the prompt in the joint softmax
+                out_KRTD[:, :, completions].lerp_(out, share[..., None].to(out.dtype))
+                lse_KRT[:, :, completions] = torch.logaddexp(own_lse, lse)
+        ctx.save_for_backward(q_KRTD, k_KRTD, v_KRTD, out_KRTD, lse_KRT)
+        ctx.segments, ctx.scaling = segments, scaling
+        return out_KRTD.permute(2, 0, 1, 3).reshape(1, slots, heads, width)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        q_KRTD, k_KRTD, v_KRTD, out_KRTD, lse_KRT = ctx.saved_tensors
+        shared, rest, slots, width = q_KRTD.shape
+        grad_KRTD = grad.reshape(slots, shared, rest, width).permute(1, 2, 0, 3)
+        dq_KRTD = grad.new_empty(slots, shared, rest, width).permute(1, 2, 0, 3)
+        dk_KTD, dv_KTD = (grad.new_empty(slots, shared, width).transpose(0, 1) for _ in "kv")
+
+        def gradients(rows: slice, columns: slice, causal: bool) -> tuple[torch.Tensor, ...]:
+            by_row = (x[:, :, rows] for x in (out_KRTD, lse_KRT))
+            q, k, v = q_KRTD[:, :, rows], k_KRTD[:, :, columns], v_KRTD[:, :, columns]
+            dq, dk, dv = _KERNEL_BACKWARD(grad_KRTD[:, :, rows], q, k, v, *by_row, 0.0, causal, scale=ctx.scaling)
+            return dq, dk, dv
+
+        for parts, prompt, completions in _spans(ctx.segments):
+            for part in parts:
+                dq_KRTD[:, :, part], dk, dv = gradients(part, part, True)
+                torch.sum(dk, 1, out=dk_KTD[:, part])
+                torch.sum(dv, 1, out=dv_KTD[:, part])
+            if completions.stop > completions.start:
+                dq, dk, dv = gradients(completions, prompt, False)
+                dq_KRTD[:, :, completions] += dq
+                dk_KTD[:, prompt] += dk.sum(1)
+                dv_KTD[:, prompt] += dv.sum(1)
+        return dq_KRTD.reshape(1, shared * rest, slots, width), dk_KTD[None], dv_KTD[None], None, None
 
 
-def _late_mask(segments: Segments, size: int, length: int, like: torch.Tensor) -> torch.Tensor:
-    # all masks of a pass are windows on one matrix: row i sees the columns up to `widest + i`
-    if "mask" not in segments.cache:
-        late = [(p, n) for p, parts in segments.groups for n in parts if n < p]
-        tall, widest = max(n for _, n in late), max(p for p, _ in late)
-        mask = torch.full((tall, widest + tall), float("-inf"), dtype=like.dtype, device=like.device)
-        segments.cache["mask"] = (mask.triu(widest + 1), widest)
-    mask, widest = segments.cache["mask"]
-    return mask[:size, widest - length : widest + size]
+_KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def _spans(segments: Segments) -> Iterator[tuple[list[slice], slice, slice]]:
+    """Slots of every group: its parts (prompt first), the prompt, all completions."""
+    start = 0
+    for prompt, sizes in segments.groups:
+        ends = list(itertools.accumulate((prompt, *sizes), initial=start))
+        parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        yield parts, parts[0], slice(parts[0].stop, ends[-1])
+        start = ends[-1]
 
 
 def visible(segments: Segments) -> torch.Tensor:

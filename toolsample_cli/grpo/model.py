@@ -12,7 +12,7 @@ import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.grpo import adapter, attention, checkpoint
+from toolsample_cli.grpo import adapter, attention, checkpoint, norm
 from toolsample_cli.grpo.policy import Policy, supports_packing
 from toolsample_cli.grpo.world import World, shard
 
@@ -71,6 +71,7 @@ def load_policy(model: str, config: TrainConfig, world: World, base: str | None 
 
 def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
     """`load_policy` without an adapter."""
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -83,6 +84,7 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
     dtype = _dtype(config, world)
     try:
         settings = AutoConfig.from_pretrained(model)
+        _refuse_quantised(model, settings)
         packed = _packed(settings, config)
         loaded = AutoModelForCausalLM.from_pretrained(
             model,
@@ -90,11 +92,12 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
             attn_implementation=attention.register() if packed else "sdpa",
             use_safetensors=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         if isinstance(error, ConfigError):
             raise
         raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
     loaded.config.use_cache = False
+    norm.lighten(loaded)
     if config.gradient_checkpointing:
         loaded.gradient_checkpointing_enable({"use_reentrant": False})
     return Loaded(loaded, packed, dtype, dtype)
@@ -104,6 +107,14 @@ def _dtype(config: TrainConfig, world: World) -> torch.dtype:
     if config.dtype == "auto":
         return torch.bfloat16 if world.device.type == "cuda" else torch.float32
     return getattr(torch, config.dtype)
+
+
+def _refuse_quantised(model: str, settings: Any) -> None:
+    if getattr(settings, "quantization_config", None):
+        raise ConfigError(
+            f"{model}: its weights are quantised, which train neither updates nor puts an adapter on",
+            hint="give the unquantised model; --lora-rank keeps the optimizer small",
+        )
 
 
 def _packed(settings: Any, config: TrainConfig) -> bool:

@@ -141,8 +141,8 @@ def micro_batches(groups: Sequence[Group], run: Run) -> list[Pack]:
 
 
 def budget_of(run: Run) -> int:
-    """Slots of a micro-batch; small by default on CPU, where caches are."""
-    return run.config.token_budget or (2048 if run.world.device.type == "cpu" else 16384)
+    """Slots of a micro-batch; small by default where there is no GPU, as caches are."""
+    return run.config.token_budget or (16384 if run.world.device.type == "cuda" else 2048)
 
 
 def _weightless(group: Group) -> Group:
