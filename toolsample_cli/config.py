@@ -259,6 +259,7 @@ class TrainConfig:
     )
     gradient_checkpointing: bool = knob(False, "keep fewer activations and compute them again")
     save_every: int = knob(0, "optimizer steps between saved states of an unfinished round; 0: none", low=0)
+    keep: int = knob(0, "newest saved steps that stay as model folders OUT.step-NUMBER; 0: none", low=0)
     subtasks: bool = knob(True, "record each rollout's share of the loss on tool names, parameter names and values")
     stop_on_collapse: bool = knob(False, "end with an error when the collapse alarm rings")
     track: str = knob("", "trackers to log to, comma-separated: tensorboard, wandb, trackio")

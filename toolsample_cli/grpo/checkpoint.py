@@ -7,6 +7,7 @@ place, synced and renamed; a folder without state.json was never finished and is
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -103,6 +104,39 @@ class Writer:
             _sync_tree(beside)
             replace(beside, folder)
         self.world.barrier()
+
+
+def keep_step(saved: Path, out: Path, step: int, keep: int) -> None:
+    """Let the saved step stay as `<out>.step-<step>` (hard links: no second copy) with the `keep - 1` before it."""
+    place = out.parent / f"{out.name}.step-{step}"
+    if not place.exists():
+        beside = out.parent / f".{place.name}.tmp"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(saved, beside, copy_function=_link)
+        replace(beside, place)
+    for old in kept_steps(out)[:-keep]:
+        remove(old)
+
+
+def kept_steps(out: Path) -> list[Path]:
+    """The step checkpoints beside `out`, oldest first."""
+    found = [(place.name.rpartition("-")[2], place) for place in out.parent.glob(f"{glob.escape(out.name)}.step-*")]
+    return [place for _, place in sorted((int(number), place) for number, place in found if number.isdecimal())]
+
+
+def remove(folder: Path) -> None:
+    """Delete a checkpoint so that no half of one is ever seen under its name."""
+    doomed = folder.parent / f".{folder.name}.old"
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
 
 
 def _say_dtype(file: Path, dtype: torch.dtype) -> None:

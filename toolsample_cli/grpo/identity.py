@@ -14,6 +14,8 @@ from toolsample_cli.grpo.checkpoint import Position
 from toolsample_cli.shards import Folder
 
 MARKS = ("config.json", "adapter_config.json")
+FREE = frozenset({"save_every", "keep", "track"})
+"""Settings of what is kept and told, not of what is trained: they may change between a round and its rerun."""
 
 
 def refuse_test_data(tasks: Folder | None, config: TrainConfig) -> None:
@@ -67,7 +69,9 @@ def refuse_changes(place: Path, position: Position, record: dict[str, Any], inpu
     """ConfigError with the keys that differ between a checkpoint and what is asked for."""
     old = {**position.config, **{f"input {key}": value for key, value in position.inputs.items()}}
     new = {**record, **{f"input {key}": value for key, value in inputs.items()}}
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    # a setting that is younger than the checkpoint stands at what the checkpoint was made with
+    asked = {*old, *(key for key in new if key.startswith("input "))} - FREE
+    changed = [key for key in sorted(asked) if old.get(key) != new.get(key)]
     if changed:
         changes = "; ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in changed)
         raise ConfigError(

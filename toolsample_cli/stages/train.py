@@ -111,7 +111,8 @@ class _Round:
         """Train and write; fills the account."""
         torch.manual_seed(self.config.seed)
         before = checkpoint.read_position(Path(self.model)) if Path(self.model).is_dir() else None
-        before = before or Position()
+        # a step checkpoint is taken as a model: the rest of its own round is not this one's
+        before = replace(before, done=0, metrics=[], records=[]) if before else Position()
         base = before.base if self.config.lora_rank else None
         loaded = load_policy(self.model, self.config, self.world, base)
         set_threads(loaded, self.config, self.world)
@@ -119,7 +120,7 @@ class _Round:
         data = self._data(loaded, tokenizer)
         run = self._prepare(loaded, data, before, base, tokenizer)
         writer = Writer(self.world, self.model, loaded.saved_dtype, self.config.merge)
-        run.save = lambda now: writer.write(self.partial, run.policy, run.optimizer, now)
+        run.save = lambda now: self._save(writer, run, now)
         try:
             position = train_round(run)
         finally:
@@ -165,6 +166,8 @@ class _Round:
         config, world, start = self.config, self.world, self.model
         policy = make_policy(loaded, self.model, data.temperature, world)
         found = self._resumable()
+        if self.config.keep:
+            self._own_steps(found)
         run = Run(policy, None, data, config, world, before, packed=loaded.packed, tick=self.options.tick)
         if config.objective == "grpo" and config.old_policy == "recompute":
             run.anchors = score_all(run, policy)
@@ -189,6 +192,26 @@ class _Round:
         if config.track and world.first:
             run.trackers = open_trackers(config.track, self.out.parent, self.record)
         return run
+
+    def _save(self, writer: Writer, run: Run, now: Position) -> None:
+        writer.write(self.partial, run.policy, run.optimizer, now)
+        if self.config.keep and self.world.first:
+            checkpoint.keep_step(self.partial, self.out, now.step, self.config.keep)
+
+    def _own_steps(self, found: Position | None) -> None:
+        """Step checkpoints beside the output are this round's, or the user says that they may go."""
+        strange = [] if found is not None else checkpoint.kept_steps(self.out)
+        if strange and not self.options.overwrite:
+            raise ConfigError(
+                f"{strange[0]}: a step checkpoint of another round stands there",
+                hint="move or delete it, give --overwrite, or choose another output folder",
+            )
+        if not self.world.first:
+            return
+        for place in strange:
+            checkpoint.remove(place)
+        if found is not None and self.config.keep:  # killed between saving and keeping
+            checkpoint.keep_step(self.partial, self.out, found.step, self.config.keep)
 
     def _resumable(self) -> Position | None:
         found = checkpoint.read_position(self.partial) if self.partial.is_dir() else None
