@@ -332,6 +332,33 @@ class TestBadInput:
         run_filter(scores, None, tmp_path / "g", FilterConfig(), Options())
         with pytest.raises(DataError, match=r"task elsewhere\): not in the corpus"):
             run(Paths(loop.corpus, tmp_path / "g", scores), tmp_path / "out", small(), Options())
+        assert not (tmp_path / "out").exists()
+
+    def test_a_history_with_foreign_ids(self, tmp_path):
+        """Not even the batch is written, though all of this round's tasks are known."""
+        loop = Loop(tmp_path, small())
+        for number, tasks in enumerate((["elsewhere"], NAMES[:3])):
+            frame = score_frame({name: [RIGHT, WRONG] for name in tasks}, round=number)
+            scores = write(schema.SCORES, tmp_path / f"s{number}", [frame])
+            history = tmp_path / "g0" if number else None
+            run_filter(scores, history, tmp_path / f"g{number}", FilterConfig(), Options())
+        with pytest.raises(DataError, match=r"g1.*task elsewhere\): not in the corpus"):
+            run(Paths(loop.corpus, tmp_path / "g1", scores), tmp_path / "out", small(), Options())
+        assert not (tmp_path / "out").exists()
+
+    def test_a_state_without_any_weight(self, tmp_path):
+        """All weights 0 are the first stage of `weighting = stage` and a mistake in every other form."""
+        loop = Loop(tmp_path, small(weighting="stage"))
+        paths = Paths(loop.corpus, state=loop.last / "state.json")
+        run(paths, tmp_path / "staged", small(weighting="stage"), Options())
+        with pytest.raises(DataError, match="its weights sum to nothing"):
+            run(paths, tmp_path / "out", small(), Options())
+
+    def test_a_mix_with_a_value_that_no_task_has(self, tmp_path):
+        loop = Loop(tmp_path, small())
+        with pytest.raises(ConfigError, match="has the category 'simpel'") as caught:
+            run(Paths(loop.corpus), tmp_path / "out", small(mix="category:simpel=0.5"), Options())
+        assert "'simple'" in caught.value.hint and not (tmp_path / "out").exists()
 
     def test_benchmark_test_data(self, tmp_path):
         rows = [task_row("a"), task_row("b", split="test")]

@@ -90,18 +90,21 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     if paths.tasks:
         _refuse_test(open_folder(paths.tasks, schema.TASKS))
     fresh = replace(State(corpus.identity), weights=curriculum.first_weights(config))
-    state = read_state(paths.state, corpus) if paths.state else fresh
+    state = read_state(paths.state, corpus, config) if paths.state else fresh
     if options.dry_run:
         account.rows_in = corpus.rows
         account.extra["would draw"] = min(config.tasks_per_round, corpus.rows)
         return account
     made_from = {**inputs.digests(), "state": digest(state.record())}
     record = {**as_record(config), **options.selection()}
+    weights, kept = state.weights, None
     if inputs.groups and inputs.scores:
-        output = Output(out / "batch", schema.BATCH, record, made_from, options.overwrite)
-        state = _take_in(state, inputs, config, output, options, account)
+        state, kept = _take_in(state, inputs, config, account)
     sources = Sources(corpus.folder, inputs.groups, inputs.scores, inputs.rollouts)
-    drawn = next_tasks(corpus, sources, state, config, mix)
+    drawn = next_tasks(corpus, sources, state, config, mix)  # before anything is written: it refuses what is foreign
+    if kept is not None:
+        output = Output(out / "batch", schema.BATCH, record, made_from, options.overwrite)
+        account.rows_out = _write_batch(inputs.scores, kept, weights, config, output, options)
     with Output(out / "tasks", schema.TASKS, record, made_from, options.overwrite) as output:
         for number, frame in enumerate(drawn.shards()):
             if not output.done(number):
@@ -132,8 +135,8 @@ def _refuse_test(tasks: Folder) -> None:
         refuse_test(shard.path, frame)
 
 
-def read_state(path: Path, corpus: Corpus) -> State:
-    """The state in a file. DataError when it is none, or belongs to another corpus."""
+def read_state(path: Path, corpus: Corpus, config: CurriculumConfig) -> State:
+    """The state in a file. DataError when it is none, belongs to another corpus or weighs nothing."""
     try:
         state = State.read(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -145,16 +148,19 @@ def read_state(path: Path, corpus: Corpus) -> State:
             f"{path}: belongs to another corpus ({state.corpus}); {corpus.folder.path} is {corpus.identity}",
             hint="give the corpus the run was started with, or start anew without --state",
         )
+    if config.weighting != "stage" and not any(state.weights.values()):
+        raise DataError(
+            f"{path}: its weights sum to nothing, so that only the format would be rewarded",
+            hint="only weighting = stage begins so; go on with it, or start anew without --state",
+        )
     return state
 
 
-def _take_in(
-    state: State, inputs: Inputs, config: CurriculumConfig, output: Output, options: Options, account: Account
-) -> State:
+def _take_in(state: State, inputs: Inputs, config: CurriculumConfig, account: Account) -> tuple[State, pl.Series]:
+    """The state after this round, and the tasks whose rollouts are trained on."""
     round, found = _round_groups(inputs.groups, inputs.scores, state)
     kept = found.filter(pl.col("keep"))
     account.rows_in = int(found["n"].sum())
-    account.rows_out = _write_batch(inputs.scores, kept["task_id"], state, config, output, options)
     account.dropped = dict(found.filter(~pl.col("keep"))["reason"].value_counts().iter_rows())
     measured = curriculum.measure(found)
     if config.mastery == "loss":
@@ -167,7 +173,7 @@ def _take_in(
     state = replace(state, round=round, dead_rounds=0 if kept.height else state.dead_rounds + 1)
     state = curriculum.advance(state, measured, config)
     state, moves = hardness.update(state, found, config)
-    return replace(state, log=(*state.log, {**entry, **moves}))
+    return replace(state, log=(*state.log, {**entry, **moves})), kept["task_id"]
 
 
 def _round_groups(groups: Folder, scores: Folder, state: State) -> tuple[int, pl.DataFrame]:
@@ -193,7 +199,12 @@ def _round_groups(groups: Folder, scores: Folder, state: State) -> tuple[int, pl
 
 
 def _write_batch(
-    scores: Folder, kept: pl.Series, state: State, config: CurriculumConfig, output: Output, options: Options
+    scores: Folder,
+    kept: pl.Series,
+    weights: Mapping[str, float],
+    config: CurriculumConfig,
+    output: Output,
+    options: Options,
 ) -> int:
     columns = ["rollout_id", "task_id", "exact", "self_example", "reward"]
     columns += [name for component in schema.COMPONENTS for name in (component, f"{component}_max")]
@@ -203,7 +214,7 @@ def _write_batch(
             frame = frame.filter(pl.col("reward").is_not_null(), pl.col("task_id").is_in(kept.implode()))
             rows += frame.height
             if frame.height and not output.done(shard.number):
-                output.write(shard.number, curriculum.batch(frame, state.weights, config.bonus))
+                output.write(shard.number, curriculum.batch(frame, weights, config.bonus))
             options.tick(frame.height)
         output.finish()
     return rows

@@ -13,7 +13,9 @@ from toolsample_cli import schema
 from toolsample_cli.config import CurriculumConfig, FilterConfig
 from toolsample_cli.curriculum import State, lag
 from toolsample_cli.draw import Draw, Mix, hash_ids, race, uniforms
+from toolsample_cli.errors import ConfigError
 from toolsample_cli.selection import METHODS, unvisited_importance
+from toolsample_cli.settings import nearest
 from toolsample_cli.shards import Folder
 from toolsample_cli.stages.corpus import Corpus, inside
 from toolsample_cli.stages.demonstrations import Sources, with_demonstrations
@@ -40,11 +42,18 @@ def next_tasks(corpus: Corpus, sources: Sources, state: State, config: Curriculu
     first = _waiting(corpus, state, config)
     draw = Draw(config.tasks_per_round - len(first), mix)
     shut = pl.Series([*first, *state.dropped], dtype=pl.String).implode()
+    values: set[str] = set()
     for candidates in _candidates(corpus, groups, state, config, mix):
+        values.update(candidates[mix.column].unique() if mix else ())
         candidates = candidates.filter(~pl.col("task_id").is_in(shut))
         if corpus.allowed is not None:
             candidates = candidates.filter(pl.col("task_id").is_in(corpus.allowed.implode()))
         draw.offer(candidates)
+    for name in sorted(mix.shares.keys() - values if mix else ()):
+        raise ConfigError(
+            f"mix = {config.mix!r}: no task of {corpus.folder.path} has the {mix.column} {name!r}",
+            hint=nearest(name, values) or f"it has {', '.join(sorted(values)[:20])}",
+        )
     ids = pl.concat([pl.Series("task_id", first, dtype=pl.String), draw.result()["task_id"]])
     rows = corpus.fetch(ids)
     counts = Counter({"waiting first": len(first)}) if first else Counter()
