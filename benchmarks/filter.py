@@ -78,21 +78,33 @@ import duckdb
 def job():
     components = ["format", "name", "key", "value"]
     ratio = [f"case when {c}_max > 0 and reward is not null then {c} / {c}_max end as {c}" for c in components]
-    moments = [f"avg({c}) as {c}_mean, var_pop({c}) as {c}_var" for c in ["reward", *components]]
+    moments = [f"avg({c}) as {c}_mean" for c in ["reward", *components]]
+    moments += [f"case when count({c}) > 1 then var_pop({c}) end as {c}_var" for c in ["reward", *components]]
     constant = ["slot_id", "shots", "source", "category", "round", "reward_min", "reward_max"]
     first = [f"first({c}) as {c}" for c in constant]
+    span = "(reward_max - reward_min)"
+    visit = [
+        f"least(greatest((reward_max - reward_mean) / {span}, 0), 1) as state",
+        f"least(greatest(reward_var / ({span} * {span} / 4), 0), 1) as potential",
+        "1.05::double as importance", "n > 1 as keep",
+        "case when n = 0 then 'errored' when n = 1 then 'single' else 'warmup' end as reason",
+        "round as last_round", "1::integer as visits", "(case when n_exact > 0 then 0 else n end)::integer as misses",
+        "(case when n > 0 and (n_exact = 0 or n_exact = n) then 1 else 0 end)::integer as flat_visits",
+    ]
     con = duckdb.connect()
     con.execute(f"set threads = {sys.argv[3]}; set memory_limit = '4GB'")
     con.execute("set preserve_insertion_order = false; set enable_progress_bar = false")
     con.execute(
-        f"copy (select task_id, {', '.join(first)}, count(reward) as n, count(*) - count(reward) as n_error, "
-        f"count(*) filter (exact) as n_exact, {', '.join(moments)} from (select * replace ({', '.join(ratio)}) "
-        f"from read_parquet('{sys.argv[1]}/*.parquet')) group by task_id) "
+        f"copy (select * exclude (round), {', '.join(visit)} from ("
+        f"select task_id, {', '.join(first)}, count(reward)::integer as n, "
+        f"(count(*) - count(reward))::integer as n_error, (count(*) filter (exact and reward is not null))::integer as n_exact, {', '.join(moments)} "
+        f"from (select * replace ({', '.join(ratio)}) from read_parquet('{sys.argv[1]}/*.parquet')) group by task_id)) "
         f"to '{sys.argv[2]}' (format parquet, compression zstd, compression_level 3)"
     )
     return {"groups": con.execute(f"select count(*) from '{sys.argv[2]}'").fetchone()[0]}
 measure(job)
 """
+"""The same columns of `groups`, the first round's verdict included; one file instead of shards, no digests, no sync."""
 
 
 def make_scores(folder: Path, tasks: int) -> Path:
