@@ -97,8 +97,9 @@ def job():
     con.execute(
         f"copy (select * exclude (round), {', '.join(visit)} from ("
         f"select task_id, {', '.join(first)}, count(reward)::integer as n, "
-        f"(count(*) - count(reward))::integer as n_error, (count(*) filter (exact and reward is not null))::integer as n_exact, {', '.join(moments)} "
-        f"from (select * replace ({', '.join(ratio)}) from read_parquet('{sys.argv[1]}/*.parquet')) group by task_id)) "
+        f"(count(*) - count(reward))::integer as n_error, "
+        f"(count(*) filter (exact and reward is not null))::integer as n_exact, {', '.join(moments)} from "
+        f"(select * replace ({', '.join(ratio)}) from read_parquet('{sys.argv[1]}/*.parquet')) group by task_id)) "
         f"to '{sys.argv[2]}' (format parquet, compression zstd, compression_level 3)"
     )
     return {"groups": con.execute(f"select count(*) from '{sys.argv[2]}'").fetchone()[0]}
