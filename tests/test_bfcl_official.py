@@ -17,6 +17,8 @@ import pytest
 from bfcl_parity import compare
 
 from toolsample_cli.bfcl import categories, environment
+from toolsample_cli.bfcl.journal import Journal
+from toolsample_cli.bfcl.models import Reply
 from toolsample_cli.bfcl.scorer import Scorer
 from toolsample_cli.errors import MissingDependency
 
@@ -109,3 +111,107 @@ def test_prompting_mode_gives_the_official_handlers_text(version: str, tmp_path:
     theirs = json.loads(done.stdout.splitlines()[-1])
     assert len(ours) == 17 * 5
     assert ours == theirs
+
+
+ASKED = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+asked, noted = json.loads(sys.stdin.read()), sys.argv[1]
+from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING as table
+from bfcl_eval.utils import load_dataset_entry, populate_initial_settings_for_memory_test_cases
+name = "Qwen/Qwen3-8B"
+handler = table[name].model_handler(model_name=name, temperature=0, registry_name=name, is_fc_model=False)
+handler.model_path_or_id, handler.max_context_length = name, 100_000
+handler.tokenizer = SimpleNamespace(tokenize=str.split)
+sent = []
+def create(prompt, **_):
+    sent.append(prompt)
+    text = noted if len(sent) == 1 else "Noted."
+    usage = SimpleNamespace(prompt_tokens=1, completion_tokens=1)
+    return SimpleNamespace(choices=[SimpleNamespace(text=text)], usage=usage)
+handler.client = SimpleNamespace(completions=SimpleNamespace(create=create))
+texts = {}
+for category, ids in asked.items():
+    entries = {entry["id"]: entry for entry in load_dataset_entry(category, include_prereq=True)}
+    chosen = [entries[entry_id] for entry_id in ids]
+    populate_initial_settings_for_memory_test_cases(chosen, Path("result").resolve())
+    for entry in chosen:
+        sent.clear()
+        handler.inference(entry, False, True)
+        texts[entry["id"]] = sent[0]
+print(json.dumps(texts))
+"""
+
+
+class Noting:
+    """A model that answers like the stub above; remembers the first prompt of each question."""
+
+    def __init__(self, noted: str) -> None:
+        self.noted, self.first = noted, {}
+
+    def plan(self, prompts):
+        return [list(prompts)] if prompts else []
+
+    def answer(self, group):
+        for prompt in group:
+            opening = prompt.key.endswith(" turn 1 step 0")
+            self.first.setdefault(prompt.key.split(" ")[0], prompt)
+            yield Reply(prompt.key, "", self.noted if opening else "Noted.", finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    ("category", "noted"),
+    [
+        ("memory_rec_sum", "[memory_append(text='the customer is Ana')]"),
+        ("memory_kv", "[core_memory_add(key='customer', value='Ana')]"),
+        (categories.FORMATS, ""),
+    ],
+)
+def test_memories_and_forms_of_prompt_are_asked_in_the_official_text(category: str, noted: str, tmp_path: Path):
+    """The official handler's own loop with a stub for the server: what it sends first, memory and all, is what we send.
+
+    Five questions about one scenario after all its conversations; a question in each of the 26 forms.
+    """
+    from tiny_model import tiny_tokenizer
+
+    from toolsample_cli.bfcl import ask, memory
+    from toolsample_cli.bfcl.entries import official_question
+    from toolsample_cli.chat import Chat
+
+    tiny_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    chat, model = Chat.load(tmp_path), Noting(noted)
+    with Scorer(environment.provide("v4", memory=category == "memory_kv")) as scorer:
+        style = ask.Style(ask.PROMPTING, lambda q: scorer.ask("prompted", entry=_shown(q)))
+        rows = scorer.entries(category)
+        if category == categories.FORMATS:
+            rows = list({row["id"].split(":")[1]: row for row in rows[::-1]}.values())
+            assert len(rows) == 26
+            questions = [official_question(category, row) for row in rows]
+            prompts = {q.id: style.prompt(q.id, style.first(q), q.functions) for q in questions}
+        else:
+            rows = [row for row in rows if row["scenario"] == "customer"]
+            questions = [official_question(category, r) for r in rows if not memory.is_conversation(r["id"])][:5]
+            with Journal(tmp_path / "journal", {}) as journal:
+                memory.Memories(model, scorer, style, scorer.ask("constants"), journal).hold_all(
+                    questions, lambda _: None
+                )
+            rows = [row for row in rows if row["id"] in model.first]
+            prompts = model.first
+        ours = {key: chat.prompt_text(ask.task_row(prompt, ask.PROMPTING)) for key, prompt in prompts.items()}
+    done = subprocess.run(
+        [str(_official("v4")), "-c", ASKED, noted],
+        input=json.dumps({category: [row["id"] for row in rows]}),
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "BFCL_PROJECT_ROOT": str(tmp_path)},
+    )  # fmt: skip
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert ours == theirs
+    assert len(ours) >= 15 or category == categories.FORMATS
+    if noted:
+        assert all("Ana" in ours[question.id] for question in questions)
+
+
+def _shown(question) -> dict:
+    return {"id": question.id, "question": question.turns, "function": question.functions}
