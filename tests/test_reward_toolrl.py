@@ -7,11 +7,14 @@ import random
 
 import pytest
 import toolrl_twin
+from curation_data import RIGHT as RIGHT_ROW
+from curation_data import score_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolsample_cli import curriculum
 from toolsample_cli.config import ScoreConfig
-from toolsample_cli.reward import Gold, combine, errored, score_text
+from toolsample_cli.reward import Gold, combine, score_text
 from toolsample_cli.rewards.matching import components
 from toolsample_cli.toolcall import Call
 
@@ -102,13 +105,6 @@ def test_a_broken_call_voids_everything_only_when_it_comes_up() -> None:
     assert score_text(reply('{"name": "a"}', RIGHT), gold, "rlla", PLAIN).reward == -2.0
 
 
-def test_errored_rollouts_have_no_reward() -> None:
-    """A rollout without a completion earns null, with the bounds of its item."""
-    scored = errored(Gold(ONE, "calls"))
-    assert (scored.parse_status, scored.reward, scored.format, scored.exact) == ("error", None, None, None)
-    assert (scored.reward_min, scored.reward_max, scored.value_max) == (-3.0, 4.0, 2.0)
-
-
 NAMES = st.sampled_from(["a", "b", "find it"])
 VALUES = st.sampled_from([0, 1, 1.0, True, None, "1", "q", "Q", [1, 2], [2, 1], {"k": 1}, {}, ""])
 CALLS = st.lists(
@@ -131,8 +127,9 @@ def test_equals_the_slow_twin_to_the_last_bit(gold: list, found: list, seed: int
     truth = reply(*(line(call.name, **call.arguments) for call in gold))
     scored = score_text(text, Gold(tuple(gold), "calls"), "rlla", PLAIN)
     assert scored.reward == toolrl_twin.total(text, truth)
-    again = combine(scored.format, scored.name, scored.key, scored.value, Gold(tuple(gold), "calls").maxima)
-    assert abs(again - scored.reward) < 1e-12
+    parts = scored.format, scored.name, scored.key, scored.value, Gold(tuple(gold), "calls").maxima
+    assert combine(*parts) == pytest.approx(scored.reward, abs=1e-12)
+    assert combine(*parts, base=scored.reward) == scored.reward
 
 
 @settings(max_examples=200, deadline=None)
@@ -164,9 +161,29 @@ def test_form_equals_the_slow_twin(kind: str, parts: list) -> None:
     assert score_text(text, gold, "rlla", PLAIN).format == toolrl_twin.form(text.strip(), truth)
 
 
-@pytest.mark.parametrize("weights", [(2.0, 0.5, 0.5), (0.5, 1.0, 2.0)])
-def test_weights_keep_the_ends(weights: tuple) -> None:
-    """Whatever the weights, all right is 4 and nothing right is -3 plus the format."""
-    assert combine(1.0, 1.0, 2.0, 3.0, (1.0, 2.0, 3.0), weights) == 4.0
-    assert combine(0.0, 0.0, 0.0, 0.0, (1.0, 2.0, 3.0), weights) == -3.0
+WEIGHT = st.floats(1e-9, 1e9)
+
+
+@settings(max_examples=400, deadline=None)
+@given(gold=CALLS, found=CALLS, weights=st.tuples(WEIGHT, WEIGHT, WEIGHT))
+def test_weights_keep_the_ends(gold: list, found: list, weights: tuple) -> None:
+    """Whatever the positive weights, the gold earns exactly 4, nothing earns more, and nothing right is -3."""
+    maxima = Gold(tuple(gold), "calls").maxima
+    part = components(gold, found)
+    assert combine(1.0, *maxima, maxima, weights) == 4.0
+    assert -3.0 <= combine(0.0, part.name, part.key, part.value, maxima, weights) <= 3.0
+    assert combine(0.0, 0.0, 0.0, 0.0, maxima, weights) == -3.0
     assert combine(1.0, None, None, None, (None, None, None), weights) == 1.0
+
+
+def test_a_batch_pays_the_gold_exactly_under_any_weights() -> None:
+    """The same form for a whole frame."""
+    frame, draw = score_frame({"a": [RIGHT_ROW] * 2}), random.Random(3)
+    for _ in range(100):
+        weights = {name: draw.uniform(0.5, 2) for name in curriculum.WEIGHTED}
+        assert curriculum.batch(frame, weights, 0.0)["reward"].to_list() == [4.0, 4.0]
+
+
+def test_weights_that_leave_nothing_to_earn_leave_the_format() -> None:
+    """A task without arguments has no value component to weigh."""
+    assert combine(1.0, 1.0, 1.0, 0.0, (1.0, 1.0, 0.0), (0.0, 0.0, 1.0)) == 1.0

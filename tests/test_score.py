@@ -18,9 +18,11 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.reward import ANSWER_COLUMNS, Gold, Rules, Scorer
 from toolsample_cli.shards import Slice, open_folder
 from toolsample_cli.stages.common import Options
 from toolsample_cli.stages.score import run
+from toolsample_cli.toolbox import toolbox
 from toolsample_cli.toolcall import Call, calls_json
 
 TOOLS = [
@@ -101,6 +103,40 @@ def test_errored_and_cut_rollouts_keep_their_row(tmp_path: Path) -> None:
     assert [row["parse_status"] for row in rows] == ["error", "truncated"]
     assert [row["reward"] for row in rows] == [None, -3.0]
     assert (rows[0]["slot_id"], rows[0]["shots"], rows[0]["reward_max"]) == ("root", 2, 4.0)
+    assert (rows[0]["format"], rows[0]["exact"], rows[0]["value_max"], rows[0]["calls_json"]) == (None, None, 1.0, "[]")
+
+
+MARKS = [
+    "",
+    "[TOOL_CALLS]",
+    "a [f(x=1)] b",
+    '{"name": "book"}',
+    "```json",
+    " \n\u2028é",
+    "</s>",
+    "<tool_call>",
+    "<function=f>",
+]
+
+
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, "auto"])
+def test_answers_that_are_judged_once_earn_what_each_earns_alone(protocol: str) -> None:
+    """Rows are remembered by the answer behind a thought without tags; no thought and no other text changes one."""
+    calls = [Call("book", {"n": 1}), Call("book", {"n": 2})]
+    scorer = Scorer(Gold(tuple(calls), "calls"), protocol, Rules.of(ScoreConfig()), toolbox(json.dumps(TOOLS)))
+    tails = [PROTOCOLS[name].render(calls[:count], None, None) for name in PROTOCOLS for count in (1, 2)]
+    tails += [tail[tail.find("</think>") :] for tail in tails if "</think>" in tail] + ["", "\n", "</think>", "no"]
+    for tail in tails:
+        for mark in MARKS:
+            for text in (
+                tail,
+                f"</think>{tail}",
+                f"<think>{mark}</think>{tail}",
+                f"<think>{mark}</think>\n{tail[:-9]}",
+            ):
+                for reason in ("stop", "length"):
+                    alone = scorer.score(text, reason).columns
+                    assert scorer.row(text, reason) == tuple(alone[name] for name in ANSWER_COLUMNS), text
 
 
 def test_schema_validity_is_a_column_not_a_veto(tmp_path: Path) -> None:

@@ -221,7 +221,8 @@ def _weighted(weights: Mapping[str, pl.Expr]) -> pl.Expr:
         functools.reduce(operator.add, (weights[name] * pl.col(f"{name}{ending}") for name in WEIGHTED))
         for ending in ("", "_max")
     )
-    return pl.when(possible > 0).then(pl.col("format") + (6.0 * earned / possible - 3.0)).otherwise(pl.col("format"))
+    share = earned / possible  # first, so that it is exactly 1 where all is earned
+    return pl.when(possible > 0).then(pl.col("format") + (6.0 * share - 3.0)).otherwise(pl.col("format"))
 
 
 def _scaled(name: str) -> pl.Expr:

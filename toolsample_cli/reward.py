@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolsample_cli.config import ConfigError, ScoreConfig
@@ -20,7 +19,7 @@ from toolsample_cli.rewards.table import REWARDS, Answer
 from toolsample_cli.rewards.values import equality
 from toolsample_cli.settings import nearest
 from toolsample_cli.toolbox import Toolbox
-from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
+from toolsample_cli.toolcall import MAX_CHARS, Call, calls_json, canonical, read_calls
 
 QUIRKS = {
     **rlla.QUIRKS,
@@ -53,9 +52,6 @@ class Gold:
         return 1.0, float(len(self.calls)), float(sum(len(call.arguments) for call in self.calls))
 
 
-_NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
-
-
 class Scored(NamedTuple):
     """Everything `score` writes about one completion, under the names of the columns of `schema.SCORES`."""
 
@@ -75,27 +71,28 @@ class Scored(NamedTuple):
     reward: float | None
     reward_min: float
     reward_max: float
-    extra: Mapping[str, Any] = _NOTHING_MORE
-
-    @property
-    def cells(self) -> tuple:
-        """The row's values in the order of SCORED_COLUMNS, without those copied from rollout and task."""
-        extra = canonical(dict(self.extra)) if self.extra else "{}"
-        return (
-            self.parse_status, self.format, self.name, self.key, self.value, self.format_max, self.name_max,
-            self.key_max, self.value_max, self.exact, self.schema_valid, self.self_example, self.reward,
-            self.reward_min, self.reward_max, calls_json(self.calls), extra,
-        )  # fmt: skip
+    extra: Mapping[str, Any]
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The same by name."""
-        return dict(zip(SCORED_COLUMNS, self.cells, strict=True))
+        """The row's values by column, without those copied from rollout and task."""
+        record = self._asdict()
+        return record | {"calls_json": calls_json(record.pop("calls")), "extra_json": _extra_json(record.pop("extra"))}
 
 
-SCORED_COLUMNS = (
-    *(name for name in Scored._fields if name not in ("calls", "extra")), "calls_json", "extra_json",
+ANSWER_COLUMNS = (
+    "parse_status", "format", "name", "key", "value", "exact", "schema_valid", "self_example", "reward", "calls_json",
+    "extra_json",
 )  # fmt: skip
+"""The columns of `schema.SCORES` that the answer decides, in the order of `Scorer.row`."""
+TASK_COLUMNS = ("format_max", "name_max", "key_max", "value_max", "reward_min", "reward_max")
+"""Those that the task decides, in the order of `Scorer.limits`."""
+ERRORED = ("error", *(None,) * 8, "[]", "{}")
+"""The row of a rollout that has no completion: everything earned is null."""
+
+
+def _extra_json(extra: Mapping[str, Any]) -> str:
+    return canonical(dict(extra)) if extra else "{}"
 
 
 @dataclass(frozen=True)
@@ -142,29 +139,40 @@ class Scorer:
         self._kept: dict[tuple[str, bool], tuple] = {}
         self._keeps = not rules.extras and not rules.components
 
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        """What the task alone decides, in the order of TASK_COLUMNS."""
+        return 1.0, *self.maxima, *self.bounds
+
     def row(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> tuple:
-        """The cells of one completion's score, remembered by the answer behind a plain thought."""
+        """The answer's columns, in the order of ANSWER_COLUMNS; equal answers are judged once.
+
+        A thought without any tag decides nothing but further rewards, so what is read and remembered leaves it out.
+        """
         cut = finish_reason == "length"
-        start = text.find("<", 1) if text.startswith("<think>") else 0
-        if not self._keeps or not (start == 0 or text.startswith("</think>", start)):
-            return self._judge(text, cut, tokens).cells
-        key = (text[start:], cut)
-        cells = self._kept.get(key)
+        if not self._keeps:
+            return _cells(self._judge(text, cut, tokens))
+        if text.startswith("<think>") and len(text) <= MAX_CHARS:
+            end = text.find("<", 7)
+            if text.startswith("</think>", end):
+                text = "<think>" + text[end:]
+        cells = self._kept.get((text, cut))
         if cells is None:
-            cells = self._judge(text, cut, tokens).cells
+            cells = _cells(self._judge(text, cut, tokens))
             if len(self._kept) < self.CACHE and len(text) < 20_000:
-                self._kept[key] = cells
+                self._kept[text, cut] = cells
         return cells
 
     def score(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> Scored:
         """One completion. Never raises on any text (a user's own component may)."""
-        return self._judge(text, finish_reason == "length", tokens)
+        status, form, name, key, value, right, valid, example, reward, calls, extra = self._judge(
+            text, finish_reason == "length", tokens
+        )
+        return Scored(
+            status, calls, form, name, key, value, 1.0, *self.maxima, right, valid, example, reward, *self.bounds, extra
+        )
 
-    def errored(self) -> Scored:
-        """The row of a rollout that has no completion: status `error`, everything earned is null."""
-        return Scored("error", (), None, None, None, None, 1.0, *self.maxima, None, None, None, None, *self.bounds)
-
-    def _judge(self, text: str, cut: bool, tokens: int | None) -> Scored:
+    def _judge(self, text: str, cut: bool, tokens: int | None) -> tuple:
         protocol = self._protocol or PROTOCOLS[detect(text)]
         if protocol.typed:
             parsed = protocol.parse(text, self.gold.kind, types=self.tools.parameter)
@@ -182,7 +190,8 @@ class Scorer:
 
     def _put_together(
         self, text: str, parsed: Parsed, calls: Sequence[Call] | None, part: Any, cut: bool, tokens: int | None
-    ) -> Scored:
+    ) -> tuple:
+        """ANSWER_COLUMNS with calls and extra still as objects."""
         well_formed = 1.0 if parsed.format_ok else 0.0
         valid = self.tools.valid(parsed.calls)
         status = _status(text, parsed, valid, cut, self.tools)
@@ -204,10 +213,13 @@ class Scorer:
                 tokens, self.gold.allowed, self.category,
             )  # fmt: skip
             extra |= _further(answer, self.rules)
-        return Scored(
-            status, parsed.calls, well_formed, name, key, value, 1.0, *self.maxima, right, valid,
-            self_example(text, parsed, self.tools), reward, *self.bounds, extra,
-        )  # fmt: skip
+        example = self_example(text, parsed, self.tools)
+        return status, well_formed, name, key, value, right, valid, example, reward, parsed.calls, extra
+
+
+def _cells(judged: tuple) -> tuple:
+    *plain, calls, extra = judged
+    return *plain, calls_json(calls), _extra_json(extra)
 
 
 def _status(text: str, parsed: Parsed, valid: bool | None, cut: bool, tools: Toolbox) -> str:
@@ -244,9 +256,8 @@ def score_text(
     return Scorer(gold, protocol, Rules.of(config), box).score(text, finish_reason)
 
 
-def errored(gold: Gold) -> Scored:
-    """The row of a rollout that has no completion, under the default rules."""
-    return Scorer(gold, "rlla", Rules.of(ScoreConfig()), Toolbox.of(())).errored()
+EVEN = (1.0, 1.0, 1.0)
+"""Weights of name, key and value under which the reward is ToolRL's."""
 
 
 def combine(
@@ -255,15 +266,22 @@ def combine(
     key: float | None,
     value: float | None,
     maxima: tuple[float | None, float | None, float | None],
-    weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    weights: tuple[float, float, float] = EVEN,
+    base: float | None = None,
 ) -> float:
     """Reward from components: format + (-3 + 6 * sum w_k R_k / sum w_k R_k^max), or format without gold calls.
 
-    `maxima` and `weights` are in the order name, key, value. Range: [-3, 4] with gold calls, [0, 1] without. The
-    `reward` column is added up in ToolRL's order and may differ from weights of 1 in the last bit.
+    `maxima` and `weights` are in the order name, key, value. Range: [-3, 4] with gold calls, [0, 1] without; format
+    alone where the weights leave nothing to earn. The gold earns exactly 4 under any positive weights. `base` is the
+    `reward` column: it is added up in ToolRL's order, which the components alone give only up to the last bit, and
+    is the result under even weights.
     """
     if name is None or maxima[0] is None:
         return format
     earned = weights[0] * name + weights[1] * key + weights[2] * value
     possible = weights[0] * maxima[0] + weights[1] * maxima[1] + weights[2] * maxima[2]
-    return format + (6.0 * earned / possible - 3.0)
+    if not possible:
+        return format
+    if tuple(weights) == EVEN:
+        return format + (6.0 * earned / possible - 3.0) if base is None else base
+    return format + (6.0 * (earned / possible) - 3.0)  # the share first: it is exactly 1 where all is earned

@@ -124,6 +124,9 @@ Check = Callable[[Any], bool]
 _PLAIN = frozenset(
     ("type", "properties", "required", "enum", "items", "additionalProperties", "description", "title", "default")
 )
+_LOOSE = frozenset(("type", "description", "title", "default"))
+_CLASSES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+"""The class that JSON of a type mostly has: enough to see that a value fits, never that it does not."""
 _TYPES: dict[str, Check] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: (
@@ -165,6 +168,11 @@ def _compiled(schema: Any, depth: int) -> Check | None:
 
 def _check(schema: dict[str, Any], has_type: Check | None, inner: dict[str, Check], each: Check | None) -> Check:
     required = tuple(schema.get("required", ()))
+    sure = {
+        name: _CLASSES.get(item["type"])
+        for name, item in schema.get("properties", {}).items()
+        if item.keys() <= _LOOSE and "type" in item
+    }
     allowed = frozenset(schema["enum"]) if "enum" in schema else None
     closed = schema.get("additionalProperties") is False
     if not inner and not required and each is None and not closed and allowed is None:
@@ -180,6 +188,8 @@ def _check(schema: dict[str, Any], has_type: Check | None, inner: dict[str, Chec
                 if name not in value:
                     return False
             for name, item in value.items():
+                if item.__class__ is sure.get(name):
+                    continue
                 test = inner.get(name)
                 if closed if test is None else not test(item):
                     return False

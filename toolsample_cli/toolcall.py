@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,9 @@ MAX_PAYLOAD = 200_000
 """Longest text of calls within it that is read."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
-    """One call of a tool; `arguments` is a plain JSON object."""
+    """One call of a tool; `arguments` is a plain JSON object. Treat it as a constant: readings share their calls."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -56,6 +56,7 @@ _pieces = (
     if json.encoder.c_make_encoder
     else lambda value, _: _encoder.iterencode(value)
 )
+_quoted = json.encoder.encode_basestring
 
 
 def canonical(value: Any) -> str:
@@ -67,9 +68,11 @@ def canonical(value: Any) -> str:
         text = _encode(value)
     except ValueError:
         text = _encode(_finite(value))
-    if not text.isascii():
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    return _storable(text)
+
+
+def _storable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _finite(value: Any) -> Any:
@@ -82,9 +85,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def calls_json(calls: Iterable[Call]) -> str:
+def calls_json(calls: Sequence[Call]) -> str:
     """Calls as the canonical list [{name, arguments}], the form of `gold_json` and `calls_json`."""
-    return canonical([call.record() for call in calls])
+    try:  # the text that `canonical` gives for the records, without making and sorting them
+        texts = [f'{{"arguments":{_encode(call.arguments)},"name":{_quoted(call.name)}}}' for call in calls]
+    except (ValueError, TypeError):
+        return canonical([call.record() for call in calls])
+    return _storable(f"[{','.join(texts)}]")
 
 
 def read_calls(text: str) -> tuple[Call, ...]:

@@ -32,15 +32,14 @@ _PYTHONIC = re.compile(r"\[\s*[^()\[\]{}=,'\"\n]{1,200}\(")
 
 
 def detect(text: str) -> str:
-    """The protocol a completion is written in, by its marks; `json` where there are none."""
-    head = text[:1_000_000]
-    if mistral.TAG in head:
+    """The protocol a completion is written in, by its marks behind the thought; `json` where there are none."""
+    _, body, _ = split_thought(text[:1_000_000].strip())
+    if mistral.TAG in body:
         return "mistral"
-    if "<function=" in head:
-        return "qwen_xml" if "<parameter=" in head or "</function>\n</tool_call>" in head else "llama3"
-    if llama3.TAG in head:
+    if "<function=" in body:
+        return "qwen_xml" if "<parameter=" in body or "</function>\n</tool_call>" in body else "llama3"
+    if llama3.TAG in body:
         return "llama3"
-    _, body, _ = split_thought(head.strip())
     tag = body.find("<tool_call>")
     if tag >= 0:
         payload = body[tag + 11 : tag + 4000].lstrip()

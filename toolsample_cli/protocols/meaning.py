@@ -49,7 +49,7 @@ def read_blocks(body: str, opener: str, closer: str) -> Meant:
         if at < 0:
             return meant
         start = at + len(opener)
-        end_of_value = _end_of_json(body, start)
+        begin, value, end_of_value = _first_json(body, start)
         if close >= 0 and close < end_of_value:
             close = body.find(closer, end_of_value)
         at = body.find(opener, end_of_value)
@@ -57,19 +57,22 @@ def read_blocks(body: str, opener: str, closer: str) -> Meant:
         stop = min(ends) if ends else len(body)
         if not ends and meant.calls:
             meant.note("truncated")
-        read_payload(body[start:stop], bool(ends), meant)
+        first = None if end_of_value == start else (value, end_of_value - begin)
+        read_payload(body[begin:stop], bool(ends), meant, first)
     meant.note("too_long")
     return meant
 
 
-def _end_of_json(body: str, start: int) -> int:
+def _first_json(body: str, start: int) -> tuple[int, Any, int]:
+    """(begin, value, end) of the object or list that stands at `start` behind white space; (start, None, start)."""
     begin = _SPACES.match(body, start).end()
     if body[begin : begin + 1] not in ("{", "["):
-        return start
+        return start, None, start
     try:
-        return _decode(body, begin)[1]
+        value, end = _decode(body, begin)
     except (ValueError, RecursionError):
-        return start
+        return start, None, start
+    return begin, value, end
 
 
 class _Repeated(Exception):
@@ -91,14 +94,13 @@ def repeats_key(text: str, calls: Sequence[Call]) -> bool:
 
     The marks of keys are counted first, so that the second reading is rare.
     """
-    keys = 0
-    for call in calls:
-        keys += 2 + len(call.arguments)
-        for value in call.arguments.values():
-            if value.__class__ in (dict, list):
-                keys += _keys(value)
     body = text[text.rfind("</think>") + 1 :]
-    if len(body) > MAX_PAYLOAD or body.count('":') + body.count('" :') <= keys:
+    marks = body.count('":') + body.count('" :')
+    for call in calls:
+        marks -= 2 + len(call.arguments)
+    if marks <= 0 or len(body) > MAX_PAYLOAD:
+        return False
+    if marks <= sum(_keys(value) for call in calls for value in call.arguments.values()):
         return False
     at = body.find("{")
     for _ in range(MAX_BLOCKS):
@@ -124,10 +126,13 @@ class Slip(ValueError):
     """A value that is not a call; the message is its status."""
 
 
-def read_payload(payload: str, delimited: bool = True, meant: Meant | None = None) -> Meant:
+def read_payload(
+    payload: str, delimited: bool = True, meant: Meant | None = None, first: tuple[Any, int] | None = None
+) -> Meant:
     """Every call in a text that should hold nothing but calls, one after another, added to `meant`.
 
     `delimited`: something closed the payload, so a bracket missing at its end is a slip, not a cut.
+    `first`: (value, end) of the JSON that the payload is known to begin with.
     """
     meant = meant or Meant()
     payload = _unfenced(payload, meant)
@@ -142,7 +147,8 @@ def read_payload(payload: str, delimited: bool = True, meant: Meant | None = Non
     at, last, before = 0, len(payload), -1
     while at < last:
         try:
-            value, end = _value(payload, at, delimited, meant)
+            value, end = first or _value(payload, at, delimited, meant)
+            first = None
             calls = calls_of(value, meant)
         except TooDeep:
             meant.note("too_deep")

@@ -14,6 +14,7 @@ from toolsample_cli.toolcall import MAX_DEPTH, TooDeep
 _SPACE = re.compile(r"[\s\ufeff\u200b]*")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][-+]?\d{1,4})?(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_][\w.-]{0,200}")
+_NEAT = re.compile(r'"([^"\\]*)"(?=[\s\ufeff\u200b]*(?:[,:}\])=]|\Z))')
 _PLAIN = re.compile(r"[^\\\"'“”]+")
 _CONSTANTS = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
@@ -119,6 +120,9 @@ class _Reader:
 
     def string(self) -> str:
         text, quote = self.text, _QUOTES[self.text[self.at]]
+        if neat := _NEAT.match(text, self.at):
+            self.at = neat.end()
+            return neat[1]
         self.at += 1
         parts = []
         while self.at < len(text):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from toolsample_cli.protocols.base import Parsed, behind_thoughts, bounded
@@ -31,6 +30,8 @@ _TAGS = re.compile(r"<(?=/?(?:tool_call|response|think)>)")
 _SPACES = re.compile(r"\s*")
 _decoder = json.JSONDecoder()
 _decode, _scan = _decoder.raw_decode, _decoder.scan_once
+_NEAT = re.compile(r"<think>([^<]*)</think>\n<tool_call>\n([^<]*)\n</tool_call>")
+"""The form of a call where no tag stands in thought or block: what most answers are, and nothing in it is in doubt."""
 _HEAD, _TAIL = "</think>\n<tool_call>\n", "\n</tool_call>"
 
 
@@ -39,6 +40,13 @@ def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = froze
     if not bounded(text):
         return Parsed("too_long", slip="too_long")
     text = text.strip()
+    if neat := _NEAT.fullmatch(text):
+        thought, payload = neat.groups()
+        parsed = _read(payload.strip(), lifted)
+        parsed.thought, parsed.format_ok = thought.strip(), gold_kind == "calls"
+        if parsed.slip:
+            _mean(parsed, text, False)
+        return parsed
     start = text.find(OPEN)
     parsed = strict(text, start, lifted)
     parsed.format_ok = form(text, gold_kind)
@@ -123,50 +131,61 @@ def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
     other = text.find(OPEN, start)
     if other >= 0 and (end < 0 or other < end):
         end = other
-    payload = text[start : end if end >= 0 else len(text)].strip()
+    return _read(text[start : end if end >= 0 else len(text)].strip(), lifted)
+
+
+def _read(payload: str, lifted: frozenset[str]) -> Parsed:
+    """The calls of a block."""
     calls: list[Call] = []
     broken: list[int] = []
     odd: list[int] = []
     slip = ""
-    for value, fault in _spanning(payload) if "one_line" in lifted else _lines(payload):
-        if not fault and len(value) == 2 and value.get("name").__class__ is str:
-            arguments = value.get("parameters")
-            if arguments.__class__ is dict:
-                calls.append(Call(value["name"], arguments))
+    for value in _spanning(payload) if "one_line" in lifted else _lines(payload):
+        if value.__class__ is dict:
+            name, arguments = value.get("name"), value.get("parameters")
+            if name.__class__ is str and arguments.__class__ is dict and len(value) == 2:
+                calls.append(Call(name, arguments))
                 continue
-        found = fault or _call(value, calls, broken, lifted)
-        if not fault and len(value) != 2:
-            odd.append(len(calls) - 1)
+            found = _call(value, calls, broken, lifted)
+            if len(value) != 2:
+                odd.append(len(calls) - 1)
+        else:
+            found = value
         slip = slip or found
         if found not in ("", "no_arguments", "odd_name") and "all_or_nothing" not in lifted:
-            return Parsed(found if payload else "empty", slip=found if payload else "empty")
+            found = found if payload else "empty"
+            return Parsed(found, slip=found)
     taken = tuple(calls)
-    return Parsed(slip or "ok", taken, strict_calls=taken, broken=tuple(broken), slip=slip, odd=tuple(odd))
+    return Parsed(slip or "ok", taken, False, None, None, taken, tuple(broken), slip, tuple(odd))
 
 
-def _lines(payload: str) -> list[tuple[Any, str]]:
-    """(value, fault) of every line, each of which must be one JSON object."""
-    fault = _guarded(guard, payload)[1]
-    found: list[tuple[Any, str]] = []
-    for line in payload.split("\n"):
-        value, end = None, -1
-        if not fault:
-            with suppress(ValueError, StopIteration, RecursionError):
-                value, end = _scan(line, 0)
-        if end != len(line):  # white space around it, or not JSON
-            value, problem = _guarded(loads, line)
-            if problem:
-                found.append((None, problem))
-                continue
-        found.append((value, "") if isinstance(value, dict) else (None, "not_object"))
+def _lines(payload: str) -> list[dict[str, Any] | str]:
+    """Every line as the one JSON object that it should be, or as the name of its fault."""
+    lines = payload.split("\n")
+    try:
+        guard(payload)
+    except (TooDeep, TooLong):
+        return [_line(line) for line in lines]
+    found: list[dict[str, Any] | str] = []
+    for line in lines:
+        try:
+            value, end = _scan(line, 0)
+        except (ValueError, StopIteration, RecursionError):
+            value, end = None, -1
+        found.append(value if end == len(line) and value.__class__ is dict else _line(line))
     return found
 
 
-def _spanning(payload: str) -> Iterator[tuple[Any, str]]:
-    """(value, fault) of objects one after another, each on as many lines as it likes."""
+def _line(line: str) -> dict[str, Any] | str:
+    value, fault = _guarded(loads, line)
+    return fault or (value if isinstance(value, dict) else "not_object")
+
+
+def _spanning(payload: str) -> Iterator[dict[str, Any] | str]:
+    """Objects one after another, each on as many lines as it likes, and the names of faults between them."""
     fault = _guarded(guard, payload)[1]
     if fault:
-        yield None, fault
+        yield fault
         return
     at = 0
     for _ in range(MAX_TRIES):
@@ -175,12 +194,12 @@ def _spanning(payload: str) -> Iterator[tuple[Any, str]]:
             return
         pair, fault = _guarded(_decode, payload, at)
         if fault:  # go on behind the line
-            yield None, fault
+            yield fault
             line_end = payload.find("\n", at)
             at = line_end if line_end >= 0 else len(payload)
             continue
         value, at = pair
-        yield (value, "") if isinstance(value, dict) else (None, "not_object")
+        yield value if isinstance(value, dict) else "not_object"
 
 
 def _guarded(function: Callable, *arguments: Any) -> tuple[Any, str]:
@@ -225,11 +244,11 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
     """The answer as ToolRL's format demands it; a thought is always present."""
     parts = [f"<think> {thought} </think>" if thought else "<think> </think>"]
     if calls:
-        parts.append("\n".join([OPEN, *(_line({"name": c.name, "parameters": c.arguments}) for c in calls), CLOSE]))
+        parts.append("\n".join([OPEN, *(_written({"name": c.name, "parameters": c.arguments}) for c in calls), CLOSE]))
     if response is not None:
         parts.append(f"<response> {response} </response>")
     return "\n".join(parts)
 
 
-def _line(record: dict[str, Any]) -> str:
+def _written(record: dict[str, Any]) -> str:
     return _TAGS.sub(r"\\u003c", json.dumps(record, ensure_ascii=False))  # a tag in a string would end the block

@@ -75,15 +75,16 @@ def _everything(gold: Sequence[Call]) -> Components:
 
 def similarity(wanted: Call, found: Call, equal: Equal = operator.eq) -> tuple[float, float]:
     """(key, value) component of one pair: Jaccard of the keys, number of right values."""
-    have = found.arguments
-    values = 0.0
-    for key, value in wanted.arguments.items():
-        if key in have and equal(have[key], value):
-            values += 1.0
-    if wanted.arguments.keys() == have.keys():
+    want, have = wanted.arguments, found.arguments
+    common, values = 0, 0.0
+    for key, value in want.items():
+        if key in have:
+            common += 1
+            if equal(have[key], value):
+                values += 1.0
+    if common == len(want) == len(have):
         return 1.0, values
-    common = len(wanted.arguments.keys() & have.keys())
-    return common / (len(wanted.arguments) + len(have) - common), values
+    return common / (len(want) + len(have) - common), values
 
 
 def jaccard(wanted: Sequence[str], found: Sequence[str]) -> float:

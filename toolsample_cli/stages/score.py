@@ -18,7 +18,7 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure, location
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
-from toolsample_cli.reward import SCORED_COLUMNS, Gold, Rules, Scorer
+from toolsample_cli.reward import ANSWER_COLUMNS, ERRORED, TASK_COLUMNS, Gold, Rules, Scorer
 from toolsample_cli.settings import as_record, nearest
 from toolsample_cli.shards import Folder, Shard, open_folder
 from toolsample_cli.stages import own_components
@@ -28,19 +28,17 @@ from toolsample_cli.toolbox import toolbox
 SCHEMA = schema.SCORES.schema
 KNOWN = ("auto", *PROTOCOLS)
 ROLLOUT_COLUMNS = ["rollout_id", "task_id", "round", "sample", "text", "finish_reason", "error"]
-TASK_COLUMNS = [
-    "task_id", "protocol", "tools_json", "gold_json", "gold_kind", "demos_json", "parent_task_id", "source", "category",
-    "extra_json",
-]  # fmt: skip
-COPIED = ("slot_id", "shots", "source", "category")
+READ = ["task_id", "protocol", "tools_json", "gold_json", "gold_kind", "demos_json", "category"]
+COPIED = ["parent_task_id", "source"]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One task made ready: its scorer, and the columns that scores copy from it in the order of COPIED."""
+class Taken:
+    """Tasks made ready: row of each id, and by row its scorer and the columns that scores copy from it."""
 
-    scorer: Scorer
-    copied: tuple[Any, ...]
+    rows: dict[str, int]
+    scorers: list[Scorer]
+    columns: pl.DataFrame
 
 
 class Subjects:
@@ -48,51 +46,70 @@ class Subjects:
 
     def __init__(self, folder: Folder, rules: Rules) -> None:
         self._folder, self._rules = folder, rules
+        self._read = [*READ, "extra_json"] if rules.extras else READ
         self._shard_of: dict[str, int] = {}
         for at, shard in enumerate(folder.shards):
             self._shard_of.update(dict.fromkeys(folder.read(shard, ["task_id"])["task_id"].to_list(), at))
 
-    def take(self, ids: list[str], where: str) -> dict[str, Subject]:
+    def take(self, ids: list[str], where: str) -> Taken:
         """The named tasks; DataError for one that the folder lacks or that breaks its own contract."""
         needed: dict[int, list[str]] = {}
-        for row, task_id in enumerate(ids, 1):
+        for task_id in dict.fromkeys(ids):
             if task_id not in self._shard_of:
                 raise DataError(
-                    f"{location(where, row=row, task=task_id)}: no such task in {self._folder.path}",
+                    f"{location(where, row=ids.index(task_id) + 1, task=task_id)}: no such task in {self._folder.path}",
                     hint="score needs the tasks that the rollouts were made from",
                 )
             needed.setdefault(self._shard_of[task_id], []).append(task_id)
-        found = {}
+        frames, scorers, shots = [], [], []
         for at, wanted in needed.items():
             shard = self._folder.shards[at]
-            frame = self._folder.read(shard, TASK_COLUMNS).with_row_index("row")
-            for record in frame.filter(pl.col("task_id").is_in(set(wanted))).iter_rows(named=True):
-                found[record["task_id"]] = self._subject(record, shard)
-        return found
+            frame = self._folder.read(shard, [*self._read, *COPIED]).with_row_index("row")
+            frame = frame.filter(pl.col("task_id").is_in(wanted))
+            frames.append(frame)
+            for row, *record in frame.select("row", *self._read).iter_rows():
+                scorer, demos = self._subject(location(shard.path, row=row + 1, task=record[0]), *record)
+                scorers.append(scorer)
+                shots.append(demos)
+        return _taken(frames, scorers, shots)
 
-    def _subject(self, record: dict[str, Any], shard: Shard) -> Subject:
-        where = location(shard.path, row=record["row"] + 1, task=record["task_id"])
-        protocol = self._rules.config.protocol
-        protocol = record["protocol"] if protocol == "task" else protocol
+    def _subject(
+        self, where: str, _: str, protocol: str, tools_json: str, gold_json: str, kind: str, demos_json: str,
+        category: str, extra_json: str = "{}",
+    ) -> tuple[Scorer, int]:  # fmt: skip
+        """Scorer and number of demonstrations of one task, from its columns in the order of READ."""
+        protocol = protocol if self._rules.config.protocol == "task" else self._rules.config.protocol
         if protocol not in KNOWN:
             raise DataError(f"{where}: unknown protocol {protocol!r}", hint=f"known: {', '.join(KNOWN)}")
         try:
-            gold = Gold.of(record["gold_json"], record["gold_kind"])
+            gold = Gold.of(gold_json, kind)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{where}: gold_json is not a list of {{name, arguments}}: {error!r}") from None
         try:
-            tools = toolbox(record["tools_json"])
-            shots = 0 if record["demos_json"] == "[]" else len(json.loads(record["demos_json"]))
-            allowed = json.loads(record["extra_json"]).get("possible_answer") if self._rules.extras else None
+            tools = toolbox(tools_json)
+            shots = 0 if demos_json == "[]" else len(json.loads(demos_json))
+            allowed = None if extra_json == "{}" else json.loads(extra_json).get("possible_answer")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{where}: tools_json, demos_json or extra_json is not what it should be: {error!r}"
             ) from None
         if isinstance(allowed, list) and len(allowed) == len(gold.calls):
             gold = replace(gold, allowed=tuple(allowed))
-        slot = record["parent_task_id"] or record["task_id"]
-        scorer = Scorer(gold, protocol, self._rules, tools, record["category"])
-        return Subject(scorer, (slot, shots, record["source"], record["category"]))
+        return Scorer(gold, protocol, self._rules, tools, category), shots
+
+
+def _taken(frames: list[pl.DataFrame], scorers: list[Scorer], shots: list[int]) -> Taken:
+    tasks = pl.concat(frames) if frames else pl.DataFrame(schema=schema.TASKS.schema)
+    parent = pl.col("parent_task_id")
+    limits = _columns(TASK_COLUMNS, [scorer.limits for scorer in scorers])
+    columns = tasks.select(
+        pl.when(parent != "").then(parent).otherwise("task_id").alias("slot_id"),
+        pl.Series("shots", shots, SCHEMA["shots"]),
+        "source",
+        "category",
+        *(pl.Series(name, values, SCHEMA[name]) for name, values in limits.items()),
+    )
+    return Taken({task_id: row for row, task_id in enumerate(tasks["task_id"].to_list())}, scorers, columns)
 
 
 def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options: Options) -> Account:
@@ -153,21 +170,26 @@ def _selected(source: Folder, shard: Shard, rows: int, options: Options, rules: 
 def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.DataFrame:
     """Scores of a frame of rollouts, row for row."""
     ids = rollouts["task_id"].to_list()
-    known = subjects.take(ids, where)
+    taken = subjects.take(ids, where)
+    rows = [taken.rows[task_id] for task_id in ids]
     texts, reasons, errors = (rollouts[name].to_list() for name in ("text", "finish_reason", "error"))
     tokens = rollouts["tokens"].to_list() if "tokens" in rollouts.columns else [None] * len(ids)
-    copied, cells = [], []
+    cells: list[tuple] = []
     try:
-        for task_id, text, reason, error, count in zip(ids, texts, reasons, errors, tokens, strict=True):
-            scorer = known[task_id].scorer
-            cells.append(scorer.row(text, reason, count) if error is None else scorer.errored().cells)
-            copied.append(known[task_id].copied)
+        for row, text, reason, error, count in zip(rows, texts, reasons, errors, tokens, strict=True):
+            cells.append(taken.scorers[row].row(text, reason, count) if error is None else ERRORED)
     except StageFailure as failure:  # a user's own component
         place = location(where, row=len(cells) + 1, task=ids[len(cells)])
         raise StageFailure(f"{place}: {failure}", hint=failure.hint) from failure
-    columns = _columns(COPIED, copied) | _columns(SCORED_COLUMNS, cells)
-    kept = rollouts.select("rollout_id", "task_id", "round", "sample")
-    return kept.hstack(pl.DataFrame(columns, schema={name: SCHEMA[name] for name in columns})).select(list(SCHEMA))
+    answers = _columns(ANSWER_COLUMNS, cells)
+    return pl.concat(
+        [
+            rollouts.select("rollout_id", "task_id", "round", "sample"),
+            taken.columns[pl.Series(rows, dtype=pl.UInt32)],
+            pl.DataFrame(answers, schema={name: SCHEMA[name] for name in answers}),
+        ],
+        how="horizontal",
+    ).select(list(SCHEMA))
 
 
 def _columns(names: tuple[str, ...], rows: list[tuple]) -> dict[str, list]:
