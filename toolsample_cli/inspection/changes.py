@@ -14,7 +14,7 @@ import polars as pl
 from toolsample_cli import schema
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.inspection.places import Place
-from toolsample_cli.shards import read_frame
+from toolsample_cli.shards import read_footer, read_frame
 
 SHOWN = 20
 """Changed rollouts that are listed, largest change first."""
@@ -25,7 +25,10 @@ _COLUMNS = ["rollout_id", "task_id", "category", "parse_status", "exact", *_NUMB
 
 @dataclass
 class Changes:
-    """Counts over all rollouts, and the largest changes. `why` counts what differs in the rollouts that changed."""
+    """Counts over all rollouts, and the largest changes. `why` counts what differs in the rollouts that changed.
+
+    `settings` are those that differ between the two scorings, as [old, new].
+    """
 
     compared: int = 0
     only_old: int = 0
@@ -41,6 +44,7 @@ class Changes:
     exact_old: float | None = None
     exact_new: float | None = None
     largest: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def changed(self) -> int:
@@ -61,6 +65,7 @@ def changes(old: Place, new: Place) -> Changes:
     before, after = _narrow(old), _narrow(new)
     both = before.join(after, on="rollout_id", how="inner", suffix="_new", maintain_order="left")
     found = Changes(compared=both.height, only_old=before.height - both.height, only_new=after.height - both.height)
+    found.settings = _settings(old, new)
     found.mean_old, found.mean_new = both["reward"].mean(), both["reward_new"].mean()
     found.exact_old, found.exact_new = (_share(both[name]) for name in ("exact", "exact_new"))
     delta = pl.col("reward_new") - pl.col("reward")
@@ -84,6 +89,20 @@ def changes(old: Place, new: Place) -> Changes:
     return found
 
 
+def _settings(old: Place, new: Place) -> dict[str, list[Any]]:
+    before, after = (_record(place) for place in (old, new))
+    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    return {key: [before.get(key), after.get(key)] for key in keys}
+
+
+def _record(place: Place) -> dict[str, Any]:
+    """What the shards were made with: settings, and the digests of tasks and rollouts."""
+    records = place.manifests or [read_footer(file) for file in place.files[:1]]
+    if not records:
+        return {}
+    return {**records[0].get("config", {}), **{f"input {k}": v for k, v in records[0].get("inputs", {}).items()}}
+
+
 def _narrow(place: Place) -> pl.DataFrame:
     return pl.concat([read_frame(file, schema.SCORES, _COLUMNS) for file in place.files])
 
@@ -95,6 +114,8 @@ def _share(values: pl.Series) -> float | None:
 def _reasons(row: dict[str, Any]) -> list[str]:
     """What differs: a component up or down, another way of reading."""
     reasons = []
+    if row["appeared"] or row["vanished"]:
+        reasons.append("reward appeared" if row["appeared"] else "reward vanished")
     for name in schema.COMPONENTS:
         old, new = row[name], row[f"{name}_new"]
         if old is None or new is None:

@@ -47,6 +47,9 @@ def show_changes(console: Console, found: Changes) -> None:
             f", {found.only_old:,} only in the old, {found.only_new:,} only in the new", style="not bold"
         )
     )
+    if found.settings:
+        parts = [f"{key} {_setting(old)} -> {_setting(new)}" for key, (old, new) in found.settings.items()]
+        console.print(Text("settings: ", style="dim").append(clean("; ".join(parts)), style="not dim"))
     for name, old, new in (
         ("mean reward", found.mean_old, found.mean_new),
         ("exact", found.exact_old, found.exact_new),
@@ -63,6 +66,11 @@ def show_changes(console: Console, found: Changes) -> None:
             console.print(Text(f"{title}: ", style="dim").append(", ".join(parts), style="not dim"))
     if found.largest:
         console.print(_largest(found, console.width))
+
+
+def _setting(value: Any) -> str:
+    text = "none" if value in (None, "") else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _largest(found: Changes, width: int) -> Table:
