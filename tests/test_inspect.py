@@ -183,7 +183,7 @@ def test_diff(world, tmp_path, capsys, monkeypatch):
     new = broken(tmp_path, schema.SCORES, rows)
     found = json.loads(say(capsys, "--diff", world / "scores", new, "--json"))
     assert (found["compared"], found["only_old"], found["down"], found["vanished"], found["up"]) == (15, 1, 1, 1, 0)
-    assert found["why"] == {"value down": 1, "read as lenient, was ok": 1, "reward vanished": 1}
+    assert found["why"] == {"value down": 1, "read as lenient, was ok": 1, "reward vanished": 1, "read as no_call": 1}
     assert found["largest"][0]["rollout_id"] == first["rollout_id"] and found["largest"][0]["reward"] == [4.0, 2.5]
     text = say(capsys, "--diff", world / "scores", new)
     assert "reward changed: 2 (up 0, down 1" in text and "4>2.500" in text

@@ -112,7 +112,7 @@ def _share(values: pl.Series) -> float | None:
 
 
 def _reasons(row: dict[str, Any]) -> list[str]:
-    """What differs: a component up or down, another way of reading."""
+    """What differs: a component up or down, another way of reading; and how it was read when that was not simple."""
     reasons = []
     if row["appeared"] or row["vanished"]:
         reasons.append("reward appeared" if row["appeared"] else "reward vanished")
@@ -125,4 +125,6 @@ def _reasons(row: dict[str, Any]) -> list[str]:
             reasons.append(f"{name} {'up' if new > old else 'down'}")
     if row["parse_status"] != row["parse_status_new"]:
         reasons.append(f"read as {row['parse_status_new']}, was {row['parse_status']}")
+    elif row["parse_status"] != "ok":
+        return [*(reasons or ["maxima or mapping"]), f"read as {row['parse_status']}"]
     return reasons or ["maxima or mapping"]
