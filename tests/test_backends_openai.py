@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from fake_server import FAULTS, Fake
@@ -63,6 +65,34 @@ def test_conformance_with_a_token_exact_server(folder, engine, knobs):
     asked = {tuple(seen["prompt"]) for seen in fake.seen}
     assert {tuple(r.prompt_ids) for r in requests} <= asked
     assert len({seen["seed"] for seen in fake.seen}) == len(requests) + 1, "each sample has its own seed"
+
+
+def test_a_request_is_sent_once_over_a_kept_connection():
+    """What goes out twice is generated twice."""
+    seen, connections = [], set()
+
+    class Counting(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            connections.add(self.client_address)
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        asked = Server(f"http://127.0.0.1:{server.server_port}/v1")
+        pool = Pool([asked], attempts=1, timeout=30)
+        assert all(pool.ask("a", "/x", i, lambda reply: reply) == {} for i in range(5))
+        asked._drop()
+        server.shutdown()
+    assert seen == [0, 1, 2, 3, 4] and len(connections) == 1
 
 
 def test_raw_logprobs_are_found_out(folder, engine):

@@ -58,7 +58,8 @@ def _settings(ask: Ask) -> dict[str, Any]:
     if ask.extended:
         body |= {"include_stop_str_in_output": True} if s.stop else {}
         body |= {"return_token_ids": True, "skip_special_tokens": False, "stop_token_ids": list(s.stop_ids)}
-        body |= {"top_k": s.top_k or -1, "min_p": s.min_p}
+        # off is said, not left out: servers fill in their own or the model's generation_config
+        body |= {"top_k": s.top_k or -1, "min_p": s.min_p, "repetition_penalty": 1.0}
     return body
 
 
@@ -72,8 +73,8 @@ def _text_body(ask: Ask) -> dict[str, Any]:
     if bos and prompt.startswith(bos):  # completion servers put it there themselves
         prompt = prompt[len(bos) :]
     body = {**_settings(ask), "prompt": prompt}
-    if ask.extended:
-        body["return_tokens_as_token_ids"] = True
+    if ask.extended:  # llama.cpp has 40, 0.05 and 1.1 where nothing is said, and refuses the -1 of vLLM and SGLang
+        body |= {"return_tokens_as_token_ids": True, "top_k": ask.sampling.top_k, "repeat_penalty": 1.0}
     return {**body, "logprobs": 1} if ask.logprobs else body
 
 

@@ -33,11 +33,14 @@ AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 507, 529})
 
 
 class Failed(Exception):
-    """One attempt failed in a way that another may not; `pause` is what the server asked for, in seconds."""
+    """One attempt failed in a way that another may not; `pause` is what the server asked for, in seconds.
 
-    def __init__(self, message: str, *, pause: float = 0.0, busy: bool = False) -> None:
+    `status` is that of its reply, None when there was none.
+    """
+
+    def __init__(self, message: str, *, pause: float = 0.0, status: int | None = None) -> None:
         super().__init__(message)
-        self.pause, self.busy = pause, busy
+        self.pause, self.status = pause, status
 
 
 class Refused(Exception):
@@ -49,7 +52,11 @@ class Refused(Exception):
 
 
 class GaveUp(Exception):
-    """All attempts are used up, or no server is left; the message names the last failure."""
+    """All attempts are used up, or no server is left; the message names the last failure, `status` its reply's."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(eq=False)
@@ -126,6 +133,7 @@ class Server:
                 raise http.client.HTTPException(f"reply larger than {LARGEST_REPLY} bytes")
         if reply.length:  # read1 does not complain about a body that ends early
             raise http.client.IncompleteRead(b"".join(blocks), reply.length)
+        reply.close()  # else the kept connection sends the next request, cannot read its answer, and it goes out twice
         return b"".join(blocks)
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
@@ -154,7 +162,7 @@ def _raise_for(url: str, reply: http.client.HTTPResponse, raw: bytes) -> None:
     if reply.status in AGAIN:
         asked = reply.getheader("Retry-After") or ""
         pause = min(float(asked), LONGEST_PAUSE) if asked.replace(".", "", 1).isdigit() else 0.0
-        raise Failed(f"{url}: HTTP {reply.status}: {said}", pause=pause, busy=reply.status == 429)
+        raise Failed(f"{url}: HTTP {reply.status}: {said}", pause=pause, status=reply.status)
     raise Refused(reply.status, said)
 
 
@@ -179,13 +187,13 @@ class Pool:
 
         Requests of one `affinity` prefer one server, whose prefix cache then helps. Raises GaveUp or Refused.
         """
-        last, server = "", None
+        last, status, server = "", None, None
         for attempt in range(self.attempts):
             server = self._take(affinity, server)
             try:
                 value = read(server.call(path, body, self.key, self.timeout))
             except Failed as error:
-                last = str(error)
+                last, status = str(error), error.status
                 self._note(server, error)
                 if attempt + 1 < self.attempts:
                     self.stopped.wait(max(error.pause, min(BACKOFF * 2**attempt, LONGEST_PAUSE)))
@@ -198,7 +206,7 @@ class Pool:
                     server.in_flight -= 1
                     server.failures, server.open_until, self._answered = 0, 0.0, time.monotonic()
                 return value
-        raise GaveUp(f"{self.attempts} attempts, the last: {last}")
+        raise GaveUp(f"{self.attempts} attempts, the last: {last}", status)
 
     def _take(self, affinity: str, failed: Server | None) -> Server:
         """The server to ask now, rather not the one that just failed; waits while every breaker is open.
@@ -232,7 +240,7 @@ class Pool:
         with self._lock:
             server.in_flight -= 1
             self._last = str(error)
-            if error.busy:  # a server that says it is busy is alive
+            if error.status == 429:  # a server that says it is busy is alive
                 self._answered = time.monotonic()
                 return
             server.failures += 1

@@ -149,6 +149,8 @@ class OpenAIBackend:
                 ) from None
             return None  # not every server lists its models
         except GaveUp as error:
+            if error.status is not None:  # it is there, and only its list fails, as that of `transformers serve` does
+                return None
             raise StageFailure(f"no server answers: {error}", hint="start it, or mend --base-url") from None
         listed = reply.get("data") if isinstance(reply, dict) else None
         entries = {str(m.get("id")): m for m in listed if isinstance(m, dict)} if isinstance(listed, list) else {}
@@ -170,7 +172,7 @@ class OpenAIBackend:
                     continue  # without its extension that dialect is the next one
                 outcome = self._probe(name, extended, logprobs)
                 if not isinstance(outcome, str):
-                    return DIALECTS[name], extended, outcome.logprobs is not None
+                    return DIALECTS[name], extended, logprobs and self._replied_logprobs()
                 said.append(f"{name}: {outcome}")
         raise StageFailure(f"the server answers in no known way: {said[-1]}", hint="; ".join(said[:3]))
 
@@ -194,6 +196,13 @@ class OpenAIBackend:
         if name in ("tokens", "generate") and done.ids_from_text:
             return "the reply has no token ids"
         return done
+
+    def _replied_logprobs(self) -> bool:
+        """Whether the last reply had logprobs at all, whether or not its two tokens could be told from their text."""
+        if "choices" not in self._reply:  # SGLang's own endpoint, which was only believed with them
+            return True
+        log = self._reply["choices"][0].get("logprobs")
+        return isinstance(log, dict) and bool(log.get("token_logprobs") or log.get("content"))
 
     def _question(self) -> Request:
         messages = [{"role": "user", "content": "Say something."}]
