@@ -107,6 +107,23 @@ def test_bonus_is_added_and_recorded(tmp_path):
     assert [row["bonus"] for row in rows] == [0.01, 0.0] and rows[0]["base_reward"] == 4.0
 
 
+def test_a_further_reward_can_be_what_is_trained_on(tmp_path):
+    """A reward beside the base one takes its place in the batch alone, and must have been scored."""
+    corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, [task_row(n) for n in NAMES])])
+    frame = score_frame({"t00": [RIGHT, HALF], "t01": [WRONG, RIGHT]})
+    own = [f'{{"all_or_nothing": {value}}}' for value in (1, 0, 0, 1)]
+    scores = write(schema.SCORES, tmp_path / "scores", [frame.with_columns(extra_json=pl.Series(own))])
+    run_filter(scores, None, tmp_path / "groups", FilterConfig(method="none"), Options())
+    paths = Paths(corpus, tmp_path / "groups", scores)
+    run(paths, tmp_path / "out", small(reward="all_or_nothing", bonus=0.01), Options())
+    batch = open_folder(tmp_path / "out" / "batch", schema.BATCH).load()
+    assert batch["reward"].to_list() == [1.0, 0.0, 0.0, 1.0]
+    assert batch["base_reward"].to_list() == frame["reward"].to_list()
+    with pytest.raises(DataError, match="has no reward 'toolrl_coarse'") as caught:
+        run(paths, tmp_path / "other", small(reward="toolrl_coarse"), Options())
+    assert "--rewards toolrl_coarse" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("mode", "first", "rest"),
     [("literal", 2.999, -0.333), ("excluded", 0.009, -0.001), ("std_floor", 0.09, -0.01)],

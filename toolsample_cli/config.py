@@ -185,6 +185,10 @@ class CurriculumConfig:
         choices=("gold", "own"),
     )
     demo_tokens: int = knob(1024, "budget of one prompt's demonstrations, in tokens of about 4 bytes", low=1)
+    reward: str = knob(
+        "",
+        "train on this further reward (of `score --rewards` or `--component`) in place of the weighted one; selection stays with the base reward",
+    )
     bonus: float = knob(0.0, "self-exemplifying bonus (0.01 in ToolExpander); 0 is off", low=0.0)
     seed: int = knob(0, "seed of the draw", low=0)
 

@@ -200,13 +200,16 @@ def batch(scores: pl.DataFrame, weights: Mapping[str, float | pl.Expr], bonus: f
 
     reward = format + (-3 + 6 sum_k w_k R_k / sum_k w_k R_k^max) + bonus * self_example. With all weights 1 the
     first part is the base reward to its last bit. Where the weights leave nothing of a task's maxima, its reward
-    is the format alone.
+    is the format alone. A column `trained_on` takes the place of all but the bonus.
     """
     extra = pl.when(pl.col("self_example").fill_null(False)).then(bonus).otherwise(0.0)
     even = all(not isinstance(weights[name], pl.Expr) and weights[name] == 1 for name in WEIGHTED)
     chosen = {name: w if isinstance(w, pl.Expr) else pl.lit(float(w)) for name, w in weights.items()}
+    earned = pl.col("reward") if even else _weighted(chosen)
+    if "trained_on" in scores.columns:
+        earned = pl.col("trained_on")
     return scores.with_columns(
-        reward=(pl.col("reward") if even else _weighted(chosen)) + extra,
+        reward=earned + extra,
         base_reward=pl.col("reward"),
         bonus=extra,
         exact=pl.col("exact").fill_null(False),

@@ -208,16 +208,30 @@ def _write_batch(
 ) -> int:
     columns = ["rollout_id", "task_id", "exact", "self_example", "reward"]
     columns += [name for component in schema.COMPONENTS for name in (component, f"{component}_max")]
+    columns += ["extra_json"] if config.reward else []
     rows = 0
     with output:
         for shard, frame in scores.frames(columns):
             frame = frame.filter(pl.col("reward").is_not_null(), pl.col("task_id").is_in(kept.implode()))
             rows += frame.height
+            if config.reward:
+                frame = frame.with_columns(trained_on=_further(frame, config.reward, scores.path))
             if frame.height and not output.done(shard.number):
                 output.write(shard.number, curriculum.batch(frame, weights, config.bonus))
             options.tick(frame.height)
         output.finish()
     return rows
+
+
+def _further(scores: pl.DataFrame, name: str, path: Path) -> pl.Series:
+    """One further reward of every row; DataError where it was not scored."""
+    values = [json.loads(text).get(name) for text in scores["extra_json"]]
+    if None in values:
+        raise DataError(
+            f"{path}: {scores['rollout_id'][values.index(None)]} has no reward {name!r} in extra_json",
+            hint=f"score again with --rewards {name}, or with --component FILE.py:{name}",
+        )
+    return pl.Series(values, dtype=pl.Float64)
 
 
 def _summary(found: pl.DataFrame, kept: pl.DataFrame, round: int) -> dict[str, Any]:
