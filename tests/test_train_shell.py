@@ -100,6 +100,19 @@ def test_the_newest_saved_steps_stay_as_models(base, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_keeping_needs_saving_and_a_younger_setting_changes_nothing(base, tmp_path):
+    with pytest.raises(ConfigError, match="none are saved"):
+        train(base, tmp_path / "ck", keep=1)
+    train(base, tmp_path / "ck", steps=1)
+    file = tmp_path / "ck" / "trainer" / "state.json"
+    state = json.loads(file.read_text())
+    del state["config"]["keep"], state["config"]["is_mode"]
+    file.write_text(json.dumps(state))
+    assert "nothing to do" in train(base, tmp_path / "ck", steps=1).extra
+    with pytest.raises(ConfigError, match="steps was 1, now 2"):
+        train(base, tmp_path / "ck", steps=2)
+
+
 def test_a_step_lost_between_saving_and_keeping_is_kept_by_the_rerun(base, tmp_path):
     seen = []
 

@@ -120,12 +120,16 @@ class TokenScores(torch.autograd.Function):
         for start in range(0, count, ctx.rows):
             part = slice(start, start + ctx.rows)
             logits_CV = _logits(hidden_NH[part], weight_VH, temperature)
-            total_N[part] = logits_CV.logsumexp(-1)
-            logp_N[part] = logits_CV.gather(1, target_N[part, None])[:, 0] - total_N[part]
-            logits_CV -= total_N[part, None]  # now log p
+            peak_C1 = logits_CV.amax(-1, keepdim=True)
+            logits_CV -= peak_C1
+            p_CV = logits_CV.exp()
+            sum_C = p_CV.sum(-1)
+            log_sum_C = sum_C.log()
+            total_N[part] = log_sum_C + peak_C1[:, 0]
+            logp_N[part] = logits_CV.gather(1, target_N[part, None])[:, 0] - log_sum_C
             if entropy:
-                entropy_N[part] = -(logits_CV.exp().mul_(logits_CV)).sum(-1)
-            kept = logits_CV if ctx.keep else None
+                entropy_N[part] = log_sum_C - logits_CV.mul_(p_CV).sum(-1) / sum_C
+            kept = p_CV.div_(sum_C[:, None]) if ctx.keep else None
         ctx.save_for_backward(hidden_NH, weight_VH, target_N, total_N, entropy_N, kept)
         return logp_N, entropy_N
 
@@ -138,16 +142,22 @@ class TokenScores(torch.autograd.Function):
         # partial sums of the weight's gradient stay float32: bfloat16 would round each chunk away
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if want_weight else None
         with_entropy = ctx.entropy and grad_entropy_N is not None and bool(grad_entropy_N.any())
+        grad_N = grad_N / ctx.temperature
+        grad_entropy_N = grad_entropy_N / ctx.temperature if with_entropy else None
         for start in range(0, len(target_N), ctx.rows):
             part = slice(start, start + ctx.rows)
-            if kept is not None:
-                logp_CV = kept
+            if kept is not None and not with_entropy:
+                grad_CV = kept * -grad_N[part, None]
             else:
                 logp_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature).sub_(total_N[part, None])
-            grad_CV = _logit_gradient(
-                logp_CV, target_N[part], grad_N[part], grad_entropy_N[part] if with_entropy else None, entropy_N[part]
-            )
-            grad_CV = grad_CV.div_(ctx.temperature).to(weight_VH.dtype)
+                grad_CV = logp_CV.exp()
+                if with_entropy:
+                    spread_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_CV).mul_(-grad_entropy_N[part, None])
+                grad_CV.mul_(-grad_N[part, None])
+                if with_entropy:
+                    grad_CV += spread_CV
+            grad_CV.scatter_add_(1, target_N[part, None], grad_N[part, None])
+            grad_CV = grad_CV.to(weight_VH.dtype)
             if want_hidden:
                 torch.mm(grad_CV, weight_VH, out=grad_hidden_NH[part])
             if want_weight and weight_VH.dtype == torch.float32:
@@ -162,19 +172,3 @@ class TokenScores(torch.autograd.Function):
 def _logits(hidden_CH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
     logits_CV = (hidden_CH @ weight_VH.t()).float()
     return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
-
-
-def _logit_gradient(
-    logp_CV: torch.Tensor,
-    target_C: torch.Tensor,
-    grad_C: torch.Tensor,
-    grad_entropy_C: torch.Tensor | None,
-    entropy_C: torch.Tensor,
-) -> torch.Tensor:
-    p_CV = logp_CV.exp()
-    if grad_entropy_C is None:
-        grad_CV = p_CV.mul_(-grad_C[:, None])
-    else:
-        extra_CV = (logp_CV + entropy_C[:, None]).mul_(p_CV).mul_(-grad_entropy_C[:, None])
-        grad_CV = p_CV.mul_(-grad_C[:, None]).add_(extra_CV)
-    return grad_CV.scatter_add_(1, target_C[:, None], grad_C[:, None])

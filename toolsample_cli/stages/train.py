@@ -38,7 +38,7 @@ from toolsample_cli.grpo.tracking import open_trackers
 from toolsample_cli.grpo.trainer import Run, score_all, train_round
 from toolsample_cli.grpo.world import World
 from toolsample_cli.settings import as_record
-from toolsample_cli.shards import Folder, open_folder
+from toolsample_cli.shards import Folder, open_folder, refuse_nested
 from toolsample_cli.stages.common import Account, Options
 
 DEAD_ROUNDS = 3
@@ -57,10 +57,14 @@ def run(
 ) -> Account:
     """Train one round; see `toolsample train --help`. `source` is rollouts (grpo) or tasks (sft)."""
     out = Path(out)
+    options.refuse_part("train", "torchrun spreads it over devices")
+    refuse_nested(out, source, batch, tasks)
     folders = _open(source, batch, tasks, config)
     identity.refuse_test_data(folders.get("tasks"), config)
     if config.kl > 0 and not config.reference and not config.lora_rank:
         raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
+    if config.keep and not config.save_every:
+        raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
     account = Account("train", wrote=None if options.dry_run else out)
     record = {**as_record(config), **options.selection()}
     inputs = {name: folder.digest for name, folder in folders.items()} | {"model": model_digest(model)}
