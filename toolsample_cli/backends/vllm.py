@@ -179,12 +179,15 @@ def _allowed_rank(adapter: Path) -> int:
 
     try:
         rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
-        return min(allowed for allowed in get_args(MaxLoRARanks) if allowed >= rank)
+        fitting = [allowed for allowed in get_args(MaxLoRARanks) if allowed >= rank]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{adapter}: no adapter that vLLM can take: {_first_line(error)}",
-            hint="expected a local folder with adapter_config.json and adapter_model.safetensors",
+            f"{adapter}: no adapter that vLLM can take: {type(error).__name__}: {_first_line(error)}",
+            hint="expected a local folder with adapter_config.json (rank `r`) and adapter_model.safetensors",
         ) from error
+    if not fitting:
+        raise DataError(f"{adapter}: an adapter of rank {rank}; vLLM takes at most {max(get_args(MaxLoRARanks))}")
+    return min(fitting)
 
 
 def engine_faults() -> tuple[type[Exception], ...]:
