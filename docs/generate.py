@@ -1,6 +1,7 @@
 """Rewrites the generated parts of README.md from the code: `python docs/generate.py [--check]`.
 
-The parts stand between `<!-- NAME -->` and `<!-- /NAME -->`: `columns` from schema.py, `settings` from config.py.
+The parts stand between `<!-- NAME -->` and `<!-- /NAME -->`: `columns` from schema.py, `settings` from config.py,
+`names` from the tables of formats, protocols, rewards and quirks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import sys
 from pathlib import Path
 
 from toolsample_cli.config import STAGES
+from toolsample_cli.importers import FORMATS
+from toolsample_cli.protocols import PROTOCOLS
+from toolsample_cli.reward import QUIRKS
+from toolsample_cli.rewards.table import REWARDS
 from toolsample_cli.schema import column_table
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -30,9 +35,29 @@ def settings_table() -> str:
     return "\n".join(lines)
 
 
+def names_table() -> str:
+    """Every name that a setting takes and that has a table of its own in the code."""
+    tables = {
+        "`import --format`: shapes of raw data": [
+            (form.name, f"{form.meaning}; calls as `{form.protocol}`" + ("; test data" if form.test else ""))
+            for form in FORMATS.values()
+        ],
+        "`--protocol`: ways of writing calls": [(one.name, one.meaning) for one in PROTOCOLS.values()],
+        "`score --rewards`": [
+            (name, f"{one.meaning}; {one.low:g} to {one.high:g} ({one.source})") for name, one in REWARDS.items()
+        ],
+        "`score --lift`: quirks of ToolRL's code": list(QUIRKS.items()),
+    }
+    lines = []
+    for title, rows in tables.items():
+        lines += [f"**{title}**", "", "| name | meaning |", "|---|---|"]
+        lines += [f"| `{name}` | {meaning.replace('|', '/').replace('<', '&lt;')} |" for name, meaning in rows] + [""]
+    return "\n".join(lines)
+
+
 def generate(text: str) -> str:
     """The README with its generated parts made anew."""
-    for name, make in {"columns": column_table, "settings": settings_table}.items():
+    for name, make in {"columns": column_table, "settings": settings_table, "names": names_table}.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(text):
             raise SystemExit(f"README.md has no part <!-- {name} -->")

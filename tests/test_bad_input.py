@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,14 @@ def world(tmp_path: Path) -> Path:
     (tmp_path / "broken.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00garbage")
     model = tiny_model(tmp_path)
+    torn = shutil.copytree(model, tmp_path / "torn") / "model.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-1000])
     (model / "tokenizer.json").unlink()
+    (tmp_path / "good.jsonl").write_text(json.dumps(row(0)), encoding="utf-8")
+    (tmp_path / "latin.jsonl").write_bytes(json.dumps(row(0)).encode() + b'\n{"messages": "\xe4"}\n')
+    (tmp_path / "texts.jsonl").write_text('{"task_id": "nobody", "text": "a"}\n', encoding="utf-8")
+    (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
+    (tmp_path / "run.toml").write_text("[run]\nmodel = 'torn'\n", encoding="utf-8")
     (tmp_path / "typo.toml").write_text("[rollout]\ntemprature = 1.0\n", encoding="utf-8")
     (tmp_path / "range.toml").write_text("[rollout]\ntemperature = -1.0\n", encoding="utf-8")
     return tmp_path
@@ -53,6 +61,25 @@ CASES = {
     "a file of another kind": (["filter", "steps/part-00000.parquet"], 3, ["part-00000.parquet", "expected scores"]),
     "a model without tokenizer": (["rollout", "tasks", "--model", "tiny"], 3, ["tiny", "without tokenizer"]),
     "a model that is not there": (["rollout", "tasks", "--model", "./nothing"], 3, ["nothing"]),
+    "torn weights": (["rollout", "tasks", "--model", "torn"], 3, ["torn/model.safetensors", "its header says", "hint"]),
+    "torn weights, dry": (["rollout", "tasks", "--model", "torn", "--dry-run"], 3, ["torn/model.safetensors"]),
+    "no tokenizer, dry": (["rollout", "tasks", "--model", "tiny", "--dry-run"], 3, ["without tokenizer"]),
+    "a run without corpus": (["run", "run.toml", "--dry-run"], 2, ["needs corpus"]),
+    "a run of what is not there": (["run", "run.toml", "--corpus", "nowhere", "--dry-run"], 3, ["nowhere: no such"]),
+    "heldout tasks that are not there": (
+        ["run", "run.toml", "--corpus", "tasks", "--heldout", "gone", "--dry-run"],
+        3,
+        ["gone: no such"],
+    ),
+    "a run of torn weights": (["run", "run.toml", "--corpus", "tasks", "--dry-run"], 3, ["torn/model.safetensors"]),
+    "a byte that is not UTF-8": (["import", "latin.jsonl"], 3, ["latin.jsonl row 2", "byte 0xe4"]),
+    "texts of another corpus": (
+        ["rollout", "tasks", "--backend", "replay", "--texts", "texts.jsonl"],
+        3,
+        ["texts.jsonl: task nobody is not in tasks"],
+    ),
+    "no texts": (["rollout", "tasks", "--backend", "replay", "--texts", "empty.jsonl"], 3, ["empty.jsonl: no texts"]),
+    "an output inside the input": (["score", "tasks", "tasks", "-o", "tasks/deep"], 2, ["inside", "tasks"]),
     "no model": (["rollout", "tasks"], 2, ["--model"]),
     "an unknown recipe key": (
         ["rollout", "tasks", "--model", "tiny", "--config", "typo.toml"],
@@ -67,6 +94,9 @@ CASES = {
     "a missing recipe": (["filter", "lost", "--config", "no.toml"], 2, ["no.toml"]),
     "an unknown flag": (["filter", "lost", "--methd", "rds"], 2, ["--methd"]),
     "a wrong slice": (["score", "tasks", "tasks", "--shard", "3/3"], 2, ["--shard 3/3"]),
+    "a slice of what has none": (["import", "good.jsonl", "--shard", "0/2"], 2, ["--shard is not for import"]),
+    "a slice of training": (["train", "t", "b", "--model", "tiny", "--shard", "0/2"], 2, ["--shard is not for train"]),
+    "a negative limit": (["score", "tasks", "tasks", "--limit", "-1"], 2, ["--limit", " 1"]),
     "an unknown command": (["scroe"], 2, ["scroe"]),
 }
 
@@ -77,7 +107,7 @@ def test_bad_input_is_one_clear_line(case: str, world: Path, monkeypatch, capsys
     arguments, code, words = CASES[case]
     monkeypatch.chdir(world)
     before = sorted(world.rglob("*"))
-    out = ["-o", "out"] if len(arguments) > 1 else []
+    out = ["-o", "out"] if len(arguments) > 1 and "-o" not in arguments else []
     assert toolsample([*arguments, *out]) == code
     captured = capsys.readouterr()
     lines = captured.err.strip().splitlines()

@@ -67,6 +67,8 @@ def test_nan_is_refused_where_no_range_is_given():
         ("[rolout]\nn = 1\n", r"recipe.toml: unknown table: 'rolout'", "did you mean 'rollout'"),
         ("[rollout]\ntemprature = 1\n", r"unknown key in \[rollout\]: 'temprature'", "did you mean 'temperature'"),
         ("[rollout]\nzzzz = 1\n", r"unknown key in \[rollout\]: 'zzzz'", "valid: "),
+        ("[train]\nlr = 'fast'\n", r"recipe.toml: \[train\] lr = 'fast': expected float, got str", None),
+        ("[arms.a.train]\nlr = -1.0\n", r"recipe.toml: arm a: \[train\] lr = -1.0: must be at least", None),
         ("rollout = 3\n", r"rollout must be a table", None),
         ("[rollout\n", r"not valid TOML", None),
         ("[rollout]\nn = 1\n[rollout]\n", r"not valid TOML", None),

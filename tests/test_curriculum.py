@@ -407,5 +407,5 @@ class TestBadInput:
                 run(Paths(loop.corpus), tmp_path / "out", config, Options())
         with pytest.raises(ConfigError, match="belong together"):
             run(Paths(loop.corpus, groups=tmp_path), tmp_path / "out", small(), Options())
-        with pytest.raises(ConfigError, match="draws once"):
+        with pytest.raises(ConfigError, match="--shard is not for curriculum"):
             run(Paths(loop.corpus), tmp_path / "out", small(), Options(part=Slice(0, 2)))

@@ -252,16 +252,9 @@ def test_sigkill_and_rerun_equal_an_unbroken_run(tmp_path):
     assert open_folder(whole, schema.TASKS).rows == 200 and len(list(whole.iterdir())) == 5
 
 
-def test_slices_merge_to_the_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("toolsample_cli.stages.importing.ROWS", 7)
-    rows = [chat(f"Tide {i}?", ("tide", {"port": str(i)}), tools=[TIDE]) for i in range(60)] + [{"messages": []}] * 9
-    raw = lines(tmp_path / "raw.jsonl", rows)
-    _, whole, left = imported(raw, tmp_path / "whole")
-    for index in range(3):
-        run([str(raw)], tmp_path / "x", ImportConfig(), Options(part=Slice(index, 3)))
-    sliced = open_folder(tmp_path / "x", schema.TASKS)
-    assert sliced.load().to_dicts() == whole and sliced.digest == open_folder(tmp_path / "whole", schema.TASKS).digest
-    assert open_folder(tmp_path / "x.rejects", schema.REJECTS).load().to_dicts() == left
+def test_slices_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--shard is not for import"):
+        run([str(RAW / "messages.jsonl")], tmp_path / "x", ImportConfig(), Options(part=Slice(0, 3)))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
@@ -286,6 +279,23 @@ def test_odd_values_at_the_door(tmp_path):
     assert json.loads(tasks[0]["messages_json"])[0]["content"] == "a\ufffdb\0c"
     assert json.loads(tasks[0]["gold_json"])[0]["arguments"] == {"port": "\ufffd", "n": 10**30}
     assert tasks[1]["task_id"] == tasks[0]["task_id"] + "-2"
+
+
+def test_a_broken_first_line_and_what_json_has_no_word_for(tmp_path):
+    """The format is told by the first row that can be read; every reject has its row number and reason."""
+    good = chat("x", ("tide", {"port": "a"}), tools=[TIDE])
+    deep = "[" * 3000 + "]" * 3000
+    rows = ['{"messages": ' + deep, json.dumps(good), json.dumps({**good, "score": float("nan")}), json.dumps(good)]
+    rows += [json.dumps(chat("y", ("tide", deep), tools=[TIDE]))]
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes("\n".join(rows).encode() + b'\n{"messages": "\xff"}\n')
+    account, tasks, left = imported(path, tmp_path / "tasks", broken="reject")
+    assert len(tasks) == 2 and account.extra["repeats"] == 1 and account.exit_code == 0
+    assert [(row["row"], row["reason"]) for row in left][:2] == [(1, "broken_row"), (3, "not_json")]
+    assert left[-1]["row"] == 6 and "not UTF-8 text: byte 0xff" in left[-1]["detail"]
+    (tmp_path / "none.jsonl").write_text(json.dumps({"messages": [], "tools": []}))
+    account, _, _ = imported(tmp_path / "none.jsonl", tmp_path / "none")
+    assert account.exit_code == 3 and sum(account.dropped.values()) == 1
 
 
 def test_compressed_files_and_folders(tmp_path):

@@ -55,6 +55,28 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+WAITING = """
+import sys, time
+from toolsample_cli.cli.app import run
+from toolsample_cli.stages import filter
+def wait(*_):
+    print("ready", flush=True)
+    time.sleep(60)
+filter.run = wait
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_says_how_to_go_on(world: Path):
+    """A real SIGINT, which typer turns into an exit of its own."""
+    command = [sys.executable, "-c", WAITING, *FILTER]
+    child = subprocess.Popen(command, cwd=world, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130 and said == "toolsample: interrupted; what was finished is kept, rerun to go on\n"
+
+
 def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 

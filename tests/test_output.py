@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pytest
 from shard_data import fill, rejects
 
 from toolsample_cli import schema
+from toolsample_cli.cli.progress import Progress
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.output import Output
-from toolsample_cli.shards import Slice, open_folder
+from toolsample_cli.shards import Slice, open_folder, refuse_nested
 
 HERE = Path(__file__).resolve().parent
 
@@ -106,6 +108,37 @@ def test_whole_and_slices_replace_each_others_manifests(tmp_path):
     assert open_folder(tmp_path / "x", schema.REJECTS).config == {"knob": 2}
     fill(tmp_path / "x", range(4), {"knob": 3}, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x", "x.manifest.json"]
+
+
+def test_a_slice_of_another_cut_is_refused_and_harms_nothing(tmp_path):
+    """A finished folder stays finished; the manifest of slices of another count is not mixed with."""
+    fill(tmp_path / "x", range(4))
+    before = (tmp_path / "x.manifest.json").read_bytes()
+    with pytest.raises(ConfigError, match="was made as a whole, now --shard 1/2"):
+        fill(tmp_path / "x", range(4), part=Slice(1, 2))
+    assert (tmp_path / "x.manifest.json").read_bytes() == before and open_folder(tmp_path / "x", schema.REJECTS).rows
+    fill(tmp_path / "x", range(4), part=Slice(1, 2, joined=True))
+    fill(tmp_path / "y", range(4), part=Slice(0, 4))
+    with pytest.raises(ConfigError, match="was made in slices of 4, now --shard 1/3"):
+        fill(tmp_path / "y", range(4), part=Slice(1, 3))
+    for index in range(3):
+        fill(tmp_path / "y", range(4), part=Slice(index, 3), overwrite=True)
+    assert open_folder(tmp_path / "y", schema.REJECTS).rows == 12
+    fill(tmp_path / "y", range(4))
+    assert sorted(p.name for p in tmp_path.glob("y*")) == ["y", "y.manifest.json"]
+
+
+def test_no_folder_inside_a_folder_of_shards(tmp_path):
+    fill(tmp_path / "in[1]", range(2))
+    with pytest.raises(ConfigError, match="a folder of shards"):
+        fill(tmp_path / "in[1]" / "deep" / "out", range(1))
+    assert open_folder(tmp_path / "in[1]", schema.REJECTS).rows == 6
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "foreign.parquet")
+    refuse_nested(tmp_path / "out", tmp_path / "in[1]", tmp_path / "foreign.parquet", None)
+    with pytest.raises(ConfigError, match="inside its own input"):
+        refuse_nested(tmp_path / "raw" / "out", (tmp_path / "raw").mkdir() or tmp_path / "raw")
+    with pytest.raises(ConfigError, match="lies in it"):
+        refuse_nested(tmp_path, tmp_path / "foreign.parquet")
 
 
 def test_overwrite_never_deletes_another_kind(tmp_path):
@@ -300,3 +333,16 @@ def test_any_text_survives(tmp_path):
         output.finish()
     folder = open_folder(tmp_path / "x", schema.REJECTS)
     assert folder.load()["detail"].to_list() == TEXTS and folder.config == {"note": "\0 ü"}
+
+
+def test_progress_in_a_log():
+    """Done, total, rate and time left; what stood there before is no work of this run."""
+    stream = io.StringIO()
+    progress = Progress("rollout", stream)
+    progress.expect(100)
+    progress.found(20)
+    progress.tick(30)
+    assert progress.line(10.0) == "50 of 100 rows, 3/s, 17 s left" and stream.getvalue() == ""
+    progress.LOG_EVERY = 0.0
+    progress.tick(1)
+    assert stream.getvalue().startswith("rollout: 51 of 100 rows, ") and stream.getvalue().endswith(" left\n")

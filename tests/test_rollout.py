@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,37 @@ def test_limit_ids_and_dry_run(go, tmp_path, world):
     (tmp_path / "ids.txt").write_text("t00020\nt00003\n")
     go("chosen", ids=tmp_path / "ids.txt")
     assert loaded(tmp_path / "chosen")["task_id"].unique().sort().to_list() == ["t00003", "t00020"]
+
+
+def test_a_finished_folder_needs_no_model(world, tmp_path, monkeypatch):
+    """A rerun says so; another setting, a larger n and changed weights are still seen."""
+    model = shutil.copytree(world / "tiny", tmp_path / "model")
+    config = RolloutConfig(**{**CONFIG.__dict__, "n": 1, "max_new_tokens": 2})
+
+    def go(config=config, **options):
+        return run(world / "tasks", tmp_path / "out", str(model), config, Options(limit=2, **options))
+
+    assert go(dry_run=True).extra["already_there"] == 0
+    go()
+    assert go(dry_run=True).extra["already_there"] == 2
+
+    def refuse(*_):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("toolsample_cli.stages.rollout.open_backend", refuse)
+    again = go()
+    assert again.rows_out == 2 and "nothing to do" in again.extra
+    for other in ({"n": 2}, {"temperature": 0.5}):
+        with pytest.raises(AssertionError, match="loaded"):
+            go(RolloutConfig(**{**config.__dict__, **other}))
+    (model / "config.json").write_text((model / "config.json").read_text() + " ")
+    with pytest.raises(AssertionError, match="loaded"):
+        go()
+
+
+def test_slices_without_a_shard_say_so(world, tmp_path):
+    account = run(world / "tasks", tmp_path / "out", None, REPLAY, Options(part=Slice(5, 9)))
+    assert "smaller --tasks-per-shard" in account.extra["nothing in this slice"]
 
 
 def test_long_prompts_become_rows_with_a_reason(go, tmp_path, engine):

@@ -66,7 +66,7 @@ def test_bad_input_costs_one_line_and_overwrites_nothing(base, tmp_path, capsys)
         ((rollouts, unknown), model, ["24 of 24 rollouts of the batch are not there"]),
         ((other, batch), model, ["made with tokenizer 0123456789abcdef"]),
         ((rollouts, batch), half, ["state.json: missing, this checkpoint was never finished"]),
-        ((rollouts, batch), torn, ["torn", "cannot be loaded"]),
+        ((rollouts, batch), torn, ["torn/model.safetensors", "its header says"]),
         ((rollouts, batch), small, ["its weights are quantised"]),
     ]:
         for more in ([], ["--overwrite"]):

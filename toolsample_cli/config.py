@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.settings import knob, refuse_unknown
+from toolsample_cli.settings import checked, knob, refuse_unknown
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class ScoreConfig:
         "which calls earn: what the trainer's own reader takes, or what the model meant",
         choices=("strict", "lenient"),
     )
-    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all`; named above")
+    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all` (README: Names)")
     match: str = knob("greedy", "how predicted calls are paired with gold calls", choices=("greedy", "optimal"))
     values: str = knob("toolrl", "rule that compares values: toolrl, json, bfcl, lenient, or as in lenient:case=exact")
-    rewards: str = knob("", "further rewards from the table, comma-separated, into extra_json; `all` for every one")
+    rewards: str = knob("", "further rewards (README: Names), comma-separated, into extra_json; `all` for every one")
     component: str = knob("", "own components, comma-separated my_file.py:function, into extra_json")
     step: int = knob(0, "training step, for rewards that move with it", low=0)
     overlong_max: int = knob(1024, "tokens from which the over-long punishment is whole", low=1)
@@ -379,3 +379,4 @@ def _check_tables(tables: dict[str, Any], where: str) -> None:
         for key in values:
             valid = [item.name for item in dataclasses.fields(STAGES[table])]
             refuse_unknown(key, valid, f"{where}: unknown key in [{table}]")
+        checked(STAGES[table], values, f"{where}: [{table}] ")

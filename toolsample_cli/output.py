@@ -25,9 +25,11 @@ from toolsample_cli.shards import (
     FOOTER_KEY,
     Slice,
     TornShard,
+    glob_safe,
     numbered,
     read_footer,
     read_frame,
+    refuse_nested,
     sha256,
     sync_folder,
     write_json,
@@ -63,6 +65,7 @@ class Output:
             self.path = self.path.resolve()
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path}: exists and is not a folder")
+        refuse_nested(self.path)
         self._lock = FolderLock(self.path, self._beside, self.part)
         self._lock.take()
         try:
@@ -71,6 +74,7 @@ class Output:
                 if self.overwrite:
                     self._clear()
                 else:
+                    self._refuse_other_slices()
                     self._refuse_changes()
                 self.path.mkdir(parents=True, exist_ok=True)
         except BaseException:
@@ -120,10 +124,27 @@ class Output:
 
     def _unfinish(self) -> None:
         """From now on the folder is unfinished: its manifests go before the first shard changes."""
-        self.manifest_path.unlink(missing_ok=True)
-        for manifest in self.path.parent.glob(f"{_glob_safe(self.path.name)}.manifest*.json"):
-            if self.part.count == 1 or manifest.name == f"{self.path.name}.manifest.json":
+        for cut, manifest in self._manifests():
+            if self.part.count == 1 or cut == self.part.suffix or not cut.endswith(f"-of-{self.part.count}"):
                 manifest.unlink(missing_ok=True)
+
+    def _manifests(self) -> list[tuple[str, Path]]:
+        """What stands beside the folder: ("" or "-0-of-3", file)."""
+        prefix = f"{self.path.name}.manifest"
+        found = self.path.parent.glob(f"{glob_safe(prefix)}*.json")
+        return sorted((file.name.removeprefix(prefix).removesuffix(".json"), file) for file in found)
+
+    def _refuse_other_slices(self) -> None:
+        """A slice may go on beside its equals only: the manifest of any other cut would be lost or contradict."""
+        if self.part.count == 1 or self.part.joined:
+            return
+        for cut, _ in self._manifests():
+            if not cut.endswith(f"-of-{self.part.count}"):
+                was = f"in slices of {cut.rpartition('-')[2]}" if cut else "as a whole"
+                raise ConfigError(
+                    f"{self.path}: was made {was}, now --shard {self.part.index}/{self.part.count}",
+                    hint="give --overwrite to every slice to make it anew, or another output folder",
+                )
 
     def _refuse_other_kind(self, file: Path, footer: Mapping[str, Any]) -> None:
         if footer.get("kind") != self.kind.name:
@@ -259,7 +280,3 @@ def _as_failure(path: Path) -> Iterator[None]:
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
-
-
-def _glob_safe(name: str) -> str:
-    return re.sub(r"([\[\]*?])", r"[\1]", name)

@@ -6,6 +6,7 @@ Pure: the same recipe and selection give the same plan, and `--dry-run` prints i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from toolsample_cli.config import STAGES, RunConfig
@@ -29,6 +30,11 @@ class Plan:
     def run(self) -> RunConfig:
         """The run's own settings."""
         return self.configs["run"]
+
+    @property
+    def heldout(self) -> list[Path]:
+        """Folders of held-out tasks."""
+        return [Path(part.strip()) for part in self.run.heldout.split(",") if part.strip()]
 
     def record(self) -> dict[str, Any]:
         """The resolved plan as plain values."""

@@ -89,7 +89,7 @@ TASKS = Kind(
         Column("source", STR, "data set it came from"),
         Column("split", STR, "train, validation or test; test rows are refused by train"),
         Column("category", STR, "kind of request, as the source names it or by the number of gold calls"),
-        Column("protocol", STR, "how calls are written, see the protocols"),
+        Column("protocol", STR, "how calls are written: the name of a protocol"),
         Column("messages_json", STR, "the prompt: list of {role, content, ...}, without the gold answer"),
         Column(
             "tools_json",

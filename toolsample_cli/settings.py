@@ -31,11 +31,17 @@ def resolve(cls: type[T], flags: dict[str, Any], table: dict[str, Any] | None = 
     Raises ConfigError for a wrong type, an unknown choice or a value out of range.
     """
     values = {**(table or {}), **{key: value for key, value in flags.items() if value is not None}}
+    return cls(**checked(cls, values))
+
+
+def checked(cls: type, values: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """The values as the knobs of `cls` want them; ConfigError, which begins with `where`, for one that does not fit."""
     hints = typing.get_type_hints(cls)
-    for item in dataclasses.fields(cls):
-        if item.name in values:
-            values[item.name] = _checked(item, hints[item.name], values[item.name])
-    return cls(**values)
+    fields = {item.name: item for item in dataclasses.fields(cls)}
+    try:
+        return {name: _checked(fields[name], hints[name], value) for name, value in values.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}", hint=error.hint) from None
 
 
 def _checked(item: dataclasses.Field, hint: Any, value: Any) -> Any:

@@ -31,10 +31,14 @@ class TornShard(DataError):
 
 @dataclass(frozen=True)
 class Slice:
-    """Part `index` of `count` equal parts of a stage's shards (`--shard 0/3`)."""
+    """Part `index` of `count` equal parts of a stage's shards (`--shard 0/3`).
+
+    `joined`: whoever cut the work makes one manifest of the slices' at the end, so that they may go on with a whole.
+    """
 
     index: int = 0
     count: int = 1
+    joined: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Slice:
@@ -144,6 +148,25 @@ def read_footer(path: Path) -> dict[str, Any]:
     if not isinstance(footer, dict):
         raise DataError(f"{path}: its lineage record is not JSON")
     return footer
+
+
+def refuse_nested(out: Path, *inputs: Path | str | None) -> None:
+    """ConfigError when `out` would lie inside a folder of shards or an input folder: either could not be read again."""
+    place = Path(out).resolve()
+    for folder in place.parents:
+        if any(folder.parent.glob(f"{glob_safe(folder.name)}.manifest*.json")):
+            raise ConfigError(f"{out}: lies inside {folder}, a folder of shards", hint="choose a folder beside it")
+    for given in inputs:
+        source = Path(given).resolve() if given is not None else place
+        if source.is_dir() and source in place.parents:
+            raise ConfigError(f"{out}: lies inside its own input {given}", hint="choose a folder beside it")
+        if place in source.parents:
+            raise ConfigError(f"{out}: its own input {given} lies in it", hint="choose a folder beside it")
+
+
+def glob_safe(name: str) -> str:
+    """A file name as a glob pattern that matches nothing else."""
+    return re.sub(r"([\[\]*?])", r"[\1]", name)
 
 
 def open_folder(path: Path, kind: schema.Kind) -> Folder:

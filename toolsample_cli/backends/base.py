@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from toolsample_cli.backends.content import check_model
+from toolsample_cli.chat import load_tokenizer
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.settings import nearest
@@ -24,6 +26,9 @@ BACKENDS: dict[str, str] = {
     "replay": "toolsample_cli.backends.replay:ReplayBackend",
 }
 """Name -> "module:Class"; a class takes (model, config, **options)."""
+
+LOCAL = ("transformers", "vllm")
+"""Engines that hold the weights of a model folder."""
 
 PROCESSED = "processed"
 """Logprob convention: under the distribution after temperature and truncation."""
@@ -132,8 +137,17 @@ def open_backend(name: str, model: str | None, config: RolloutConfig, **options:
     """The engine of this name; ConfigError for an unknown name, MissingDependency when its package is absent."""
     if name not in BACKENDS:
         raise ConfigError(f"unknown backend {name!r}", hint=nearest(name, BACKENDS) or f"known: {', '.join(BACKENDS)}")
+    if model is not None and name in LOCAL:
+        check_model(str(model))
     module, _, attribute = BACKENDS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)(model, config, **options)
+
+
+def check_start(name: str, model: str | None) -> None:
+    """For a dry run: DataError when a local engine could not start with this model, as far as its files tell."""
+    if name in LOCAL and model is not None:
+        check_model(str(model))
+        load_tokenizer(model)
 
 
 def rollout_seed(base: int, task_id: str, round_: int, sample: int) -> int:

@@ -6,7 +6,7 @@ With a tokenizer the ids are those of the text with its end token; without one t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,17 @@ class ReplayBackend:
     def describe(self) -> Mapping[str, Any]:
         """No model: only the tokenizer's hashes, where there is one. Logprobs do not exist."""
         return {"logprobs": None, **(self.chat.fingerprint if self.chat else {})}
+
+    def refuse_unknown(self, tasks: Collection[str], where: Path) -> None:
+        """DataError when texts are of tasks that are not among `tasks` while others have none: a wrong id or file."""
+        if self._texts is None:
+            return
+        foreign, bare = self._texts.keys() - set(tasks), set(tasks) - self._texts.keys()
+        if foreign and bare:
+            raise DataError(
+                f"{self.policy}: task {min(foreign)} is not in {where} ({len(foreign)} such ids), "
+                f"while task {min(bare)} has no text"
+            )
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """The scripted text of each request, at once."""
@@ -71,6 +82,8 @@ def read_texts(path: Path) -> dict[str, dict[int, str]]:
         if sample in mine:
             raise DataError(f"{where}: sample {sample} of task {row['task_id']} occurs twice")
         mine[sample] = row["text"]
+    if not found:
+        raise DataError(f"{path}: no texts in it", hint="texts are JSON lines or Parquet with task_id, sample, text")
     return found
 
 

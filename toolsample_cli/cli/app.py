@@ -16,6 +16,8 @@ from toolsample_cli.errors import INTERRUPTED, ToolsampleError
 COMMANDS = ("importing", "rollout", "score", "filter", "curriculum", "train", "eval_bfcl", "inspect", "run", "report")
 """Modules of this package, each with `register(app)`, in the order of the pipeline."""
 
+RESUMABLE = "interrupted; what was finished is kept, rerun to go on"
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -50,11 +52,12 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code; unknown exceptions keep their traceback."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        return int(build()(arguments, standalone_mode=False, prog_name="toolsample") or 0)
+        code = int(build()(arguments, standalone_mode=False, prog_name="toolsample") or 0)
+        return _say(RESUMABLE, None, INTERRUPTED) if code == INTERRUPTED else code  # typer's answer to Ctrl-C
     except ToolsampleError as error:
         return _say(str(error), error.hint, error.exit_code)
     except KeyboardInterrupt:
-        return _say("interrupted; what was finished is kept, rerun to go on", None, INTERRUPTED)
+        return _say(RESUMABLE, None, INTERRUPTED)
     except BrokenPipeError:  # the reader of our stdout went away, as in `toolsample inspect X | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -62,7 +65,7 @@ def run(arguments: list[str] | None = None) -> int:
         if _is_usage(error):
             return _say(error.format_message(), _usage_hint(error), 2)
         if type(error).__name__ == "Abort":
-            return _say("interrupted; what was finished is kept, rerun to go on", None, INTERRUPTED)
+            return _say(RESUMABLE, None, INTERRUPTED)
         raise
 
 

@@ -71,17 +71,17 @@ def _knob_parameters(config_class: type, taken: set[str]) -> list[inspect.Parame
 
 
 def _common_parameters() -> list[inspect.Parameter]:
-    def option(kind: Any, default: Any, *names: str, help: str) -> tuple[Any, Any]:
-        return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=COMMON, show_default=False)], default
+    def option(kind: Any, default: Any, *names: str, **more: Any) -> tuple[Any, Any]:
+        return Annotated[kind, typer.Option(*names, rich_help_panel=COMMON, show_default=False, **more)], default
 
     maybe_path, maybe_int, maybe_str = Optional[Path], Optional[int], Optional[str]  # noqa: UP045
     table = {
         "recipe_": option(maybe_path, None, "--config", help="recipe file (TOML); flags win over it"),
         "overwrite_": option(bool, False, "--overwrite", help="make the output anew instead of going on with it"),
         "dry_run_": option(bool, False, "--dry-run", help="say what would be done and stop"),
-        "limit_": option(maybe_int, None, "--limit", help="only the first so many rows"),
+        "limit_": option(maybe_int, None, "--limit", min=1, help="only the first so many rows"),
         "ids_": option(maybe_path, None, "--ids", help="only the task ids in this file, one a line"),
-        "shard_": option(maybe_str, None, "--shard", help="part i of n of the work, as in 0/3 (for array jobs)"),
+        "shard_": option(maybe_str, None, "--shard", help="part i of n, as in 0/3 (rollout, score, filter)"),
         "json_": option(bool, False, "--json", help="print the closing account as JSON on stdout"),
     }
     return [_parameter(name, annotation, default) for name, (annotation, default) in table.items()]
@@ -107,6 +107,8 @@ def _run(function: Callable, name: str, config_class: type, own: list[str], give
             ids=given["ids_"],
             part=Slice.parse(given["shard_"]) if given["shard_"] else Slice(),
             tick=progress.tick,
+            found=progress.found,
+            expect=progress.expect,
         )
         account = function(**{key: given[key] for key in own}, config=config, options=options)
     print(account.line(), file=sys.stderr)

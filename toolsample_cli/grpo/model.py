@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from toolsample_cli.backends.content import check_model
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.grpo import adapter, attention, checkpoint, norm
@@ -76,11 +77,7 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # ours says more
-    folder = Path(model)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise DataError(f"{folder}: no config.json, not a model folder")
-    if not folder.exists() and str(model).startswith(("/", "./", "../", "~")):
-        raise DataError(f"{model}: no such model folder")
+    check_model(str(model))
     dtype = _dtype(config, world)
     try:
         settings = AutoConfig.from_pretrained(model)

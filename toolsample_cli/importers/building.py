@@ -51,7 +51,8 @@ class Builder:
             draft.calls = [_unpadded(call, tools) for call in draft.calls]
         if self.worded:
             messages = with_tools_in_words(messages, tools, self.protocol)
-        _refuse_infinite(draft.calls)
+        _refuse_infinite("an argument", [call.arguments for call in draft.calls])
+        _refuse_infinite("a field of the row", draft.extra)
         messages_json, gold_json = canonical(messages), calls_json(draft.calls)
         kind = _kind(draft)
         calls = read_calls(gold_json)
@@ -116,11 +117,11 @@ def _unpadded_message(message: dict[str, Any], tools: list[dict[str, Any]]) -> d
     return {**message, "tool_calls": calls}
 
 
-def _refuse_infinite(calls: list[Call]) -> None:
+def _refuse_infinite(what: str, value: Any) -> None:
     try:
-        json.dumps([call.arguments for call in calls], allow_nan=False)
+        json.dumps(value, allow_nan=False, default=str)
     except ValueError:
-        raise Reject("not_json", "an argument is NaN or infinite, which JSON has no word for") from None
+        raise Reject("not_json", f"{what} is NaN or infinite, which JSON has no word for") from None
 
 
 def _kind(draft: Draft) -> str:

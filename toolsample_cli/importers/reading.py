@@ -50,8 +50,6 @@ def raw_rows(path: Path) -> Iterator[Raw]:
             first = _first_character(handle)
         with _open(path) as handle:
             yield from map(_opened, _array(path, handle) if first == "[" else _lines(path, handle))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
@@ -63,14 +61,28 @@ def _opened(raw: Raw) -> Raw:
             text = raw.value[key]
             if isinstance(text, str) and text.lstrip().startswith("["):
                 with contextlib.suppress(ValueError, RecursionError):
-                    raw.value[key] = json.loads(text)
+                    inner = json.loads(text)
+                    raw.value[key] = text if _too_deep(inner) else inner
     return raw
 
 
 def _open(path: Path) -> IO[str]:
+    """The file as text; bytes that are not UTF-8 become surrogates, for `_element` to find and name the row."""
     if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape")
+    return path.open(encoding="utf-8-sig", errors="surrogateescape")
+
+
+def _foreign_byte(number: int, text: str) -> Raw | None:
+    """The row as a fault when it holds a byte that is not UTF-8."""
+    if text.isascii():
+        return None
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        byte, shown = ord(text[error.start]) & 0xFF, text.encode("utf-8", "replace").decode()
+        return Raw(number, fault=f"not UTF-8 text: byte {byte:#04x} at character {error.start + 1}", text=shown)
+    return None
 
 
 def _first_character(handle: IO[str]) -> str:
@@ -87,6 +99,8 @@ def _lines(path: Path, handle: IO[str]) -> Iterator[Raw]:
 
 
 def _line(path: Path, number: int, line: str) -> Raw:
+    if fault := _foreign_byte(number, line):
+        return fault
     try:
         return _element(number, json.loads(line), line)
     except RecursionError:
@@ -114,7 +128,8 @@ def _array(path: Path, handle: IO[str]) -> Iterator[Raw]:
         if found is not None:
             value, begin, end = found
             number += 1
-            yield _element(number, value, window[begin:end])
+            text = window[begin:end]
+            yield _foreign_byte(number, text) or _element(number, value, text)
             window, at = (window[end:], 0) if end > CHUNK else (window, end)
         elif ended:
             raise DataError(f"{where}: the array is not closed")
@@ -200,6 +215,8 @@ def _parquet(path: Path) -> Iterator[Raw]:
         scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         for batch in _batches(scan):
             decoders = decoders or {name: _decoder(dtype) for name, dtype in batch.schema.items()}
+            # a missing number is NaN where pandas wrote the file
+            batch = batch.with_columns(pl.selectors.float().fill_nan(None))
             for row in batch.iter_rows(named=True):
                 number += 1
                 yield Raw(number, {name: decode(row[name]) for name, decode in decoders.items()})

@@ -48,15 +48,18 @@ def _is_data(file: Path, folder: Path) -> bool:
     return file.is_file() and file.name.endswith(SUFFIXES) and not hidden
 
 
-def sources(raw: list[str], wanted: str) -> list[Source]:
-    """Every raw file with its format: `wanted`, or by the keys of its first row. Raises ConfigError or DataError."""
+def sources(raw: list[str], wanted: str, *, skip_broken: bool = False) -> list[Source]:
+    """Every raw file with its format: `wanted`, or by the keys of its first row (the first one that can be read).
+
+    Raises ConfigError or DataError.
+    """
     if wanted != "auto" and wanted not in FORMATS:
         raise ConfigError(
             f"format = {wanted!r}: not one of auto, {', '.join(FORMATS)}", hint=nearest(wanted, ["auto", *FORMATS])
         )
     questions, answers = [], []
     for path, label in expand(raw):
-        first = _first_row(path)
+        first = _first_row(path, skip_broken)
         if bfcl.is_answer(first):
             answers.append(path)
         else:
@@ -71,13 +74,18 @@ def _answers(path: Path, form: Format, given: list[Path]) -> tuple[Path, ...]:
     return (*given, *([beside] if beside is not None and beside not in given else []))
 
 
-def _first_row(path: Path) -> Any:
-    first = next(raw_rows(path), None)
+def _first_row(path: Path, skip_broken: bool) -> Any:
+    first = None
+    for first in raw_rows(path):
+        if first.fault is None:
+            return first.value
+        if not skip_broken:
+            break
     if first is None:
         raise DataError(f"{path}: no rows in it")
-    if first.fault is not None:
-        raise DataError(f"{location(path, row=first.number)}: {first.fault}")
-    return first.value
+    raise DataError(
+        f"{location(path, row=first.number)}: {first.fault}", hint="mend it; --broken reject passes over broken rows"
+    )
 
 
 def _detected(path: Path, first: Any) -> Format:

@@ -8,24 +8,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolsample_cli.errors import DataError
+from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.shards import Slice
 
+FEWER = "give no more slices than there are shards"
+"""What helps where a stage's shards are those of its input."""
 
-def _silent(_: int) -> None:
+
+def silent(_: int) -> None:
+    """Nobody watches."""
     return None
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options common to all stages; `tick(k)` reports k more rows done."""
+    """Options common to all stages.
+
+    `expect(k)` says that k more rows are to come, `tick(k)` that k of them are done, `found(k)` that k stood there.
+    """
 
     overwrite: bool = False
     dry_run: bool = False
     limit: int | None = None
     ids: Path | None = None
     part: Slice = Slice()
-    tick: Callable[[int], None] = _silent
+    tick: Callable[[int], None] = silent
+    found: Callable[[int], None] = silent
+    expect: Callable[[int], None] = silent
 
     def wanted_ids(self) -> frozenset[str] | None:
         """Task ids from the `--ids` file (one a line), or None for all."""
@@ -34,6 +43,17 @@ class Options:
         if not self.ids.exists():
             raise DataError(f"{self.ids}: no such file", hint="--ids takes a text file with one task id a line")
         return frozenset(line.strip() for line in self.ids.read_text(encoding="utf-8").splitlines() if line.strip())
+
+    def refuse_part(self, stage: str, hint: str) -> None:
+        """ConfigError for `--shard` given to a stage whose work cannot be cut."""
+        if self.part.count > 1:
+            raise ConfigError(f"--shard is not for {stage}", hint=hint)
+
+    def idle_part(self, shards: int, hint: str) -> dict[str, str]:
+        """A line for the account when this slice has nothing to do because there are fewer shards than slices."""
+        if self.part.index < shards:
+            return {}
+        return {"nothing in this slice": f"{shards} shard(s) for {self.part.count} slices, {hint}"}
 
     def selection(self) -> dict[str, Any]:
         """The part of the options that decides what is in the output, for its config record."""
@@ -51,6 +71,7 @@ class Account:
     dropped: dict[str, int] = field(default_factory=dict)
     wrote: Path | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    left_out: str = "dropped"  # what the rows under `dropped` are called
     exit_code: int = 0
     report: str = ""  # what a user came for, printed on stdout unless --json is given
     started: float = field(default_factory=time.monotonic)
@@ -61,7 +82,7 @@ class Account:
         facts = "".join(f"; {key} {value}" for key, value in self.extra.items() if not isinstance(value, dict | list))
         place = f" -> {self.wrote}" if self.wrote else ""
         seconds = time.monotonic() - self.started
-        counts = f"in {self.rows_in:,}, out {self.rows_out:,}, dropped: {drops}{facts}"
+        counts = f"in {self.rows_in:,}, out {self.rows_out:,}, {self.left_out}: {drops}{facts}"
         return f"{self.stage}: {counts}; {seconds:.1f} s{place}"
 
     def record(self) -> dict[str, Any]:

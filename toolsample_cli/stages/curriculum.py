@@ -21,7 +21,7 @@ from toolsample_cli.draw import Mix
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
 from toolsample_cli.settings import as_record, digest
-from toolsample_cli.shards import Folder, open_folder, write_json
+from toolsample_cli.shards import Folder, open_folder, refuse_nested, write_json
 from toolsample_cli.stages.common import Account, Options
 from toolsample_cli.stages.corpus import Corpus, refuse_test
 from toolsample_cli.stages.demonstrations import Sources
@@ -83,6 +83,7 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     """Take in one round and draw the next. Exit code 3, with everything written, when no group was kept."""
     account = Account("curriculum")
     curriculum.check(config)
+    refuse_nested(out)
     mix = Mix.parse(config.mix)
     _refuse_flags(paths, options)
     inputs = Inputs.open(paths, options)
@@ -123,11 +124,7 @@ def _refuse_flags(paths: Paths, options: Options) -> None:
         raise ConfigError("--groups and --scores belong together: the batch is made from both")
     if paths.scores is None and (paths.rollouts or paths.records):
         raise ConfigError("--rollouts and --records belong to a round: give its --groups and --scores, too")
-    if options.part.count > 1:
-        raise ConfigError(
-            "--shard: curriculum draws once over the whole corpus",
-            hint="filter and score take --shard, this is one run",
-        )
+    options.refuse_part("curriculum", "it draws once over the whole corpus; filter and score take it")
 
 
 def _refuse_test(tasks: Folder) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli import schema
+from toolsample_cli.backends.base import check_start
 from toolsample_cli.bfcl import (
     ask,
     asking,
@@ -36,7 +37,7 @@ from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
 from toolsample_cli.settings import as_record, digest
-from toolsample_cli.shards import write_json
+from toolsample_cli.shards import refuse_nested, write_json
 from toolsample_cli.stages.common import Account, Options
 
 NOT_SETTINGS = ("seconds", "megabytes", "concurrency", "scorer_python")
@@ -67,11 +68,13 @@ def run(
     ask.check_protocol(config.protocol)
     if against:
         ask.check_protocol(against.protocol)
-    if options.part.count > 1:
-        raise ConfigError("--shard is not for eval-bfcl", hint="name other --categories on each machine")
+    options.refuse_part("eval-bfcl", "name other --categories on each machine")
+    refuse_nested(out)
     account = Account("eval-bfcl", wrote=None if options.dry_run else out)
     evaluation = Evaluation(sources, config, options)
     if options.dry_run:
+        for name in (model, *([against.model] if against else [])):
+            check_start(config.backend, name)
         account.rows_in = len(evaluation.questions())
         account.extra["would ask"] = f"{account.rows_in} questions"
         return account
@@ -139,6 +142,7 @@ class Evaluation:
         """Ask one model, judge its replies, write everything below `out`: (summary, rows of entries)."""
         with self._scorer() as scorer:
             questions = self.questions(scorer)
+            self.options.expect(len(questions))
             if not scorer.parsers and config.protocol == ask.PROMPTING:
                 _refuse_languages(questions)
             identity = _identity(model, questions, config, self.options)

@@ -25,8 +25,8 @@ from toolsample_cli.selection import METHODS, Standing, decide
 from toolsample_cli.selection.facts import round_facts
 from toolsample_cli.selection.standing import Round
 from toolsample_cli.settings import as_record
-from toolsample_cli.shards import Folder, Shard, open_folder
-from toolsample_cli.stages.common import Account, Options
+from toolsample_cli.shards import Folder, Shard, open_folder, refuse_nested
+from toolsample_cli.stages.common import FEWER, Account, Options
 
 CARRY_ROWS = 1_000_000
 """Carried groups in one shard: about 50 MB."""
@@ -68,11 +68,18 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
 
     `options.limit` takes the first so many groups of each shard, `options.ids` names tasks or slots.
     """
-    account = Account("filter")
+    account = Account("filter", left_out="not kept")
+    refuse_nested(out, scores, history)
     score_folder = open_folder(scores, schema.SCORES)
     history_folder = open_folder(history, schema.GROUPS) if history else None
     work = _prepare(score_folder, history_folder, config, options)
     account.extra.update(round=work.round, active=work.standing.active or not METHODS[config.method].delayed)
+    if not account.extra["active"]:
+        account.extra["selection not yet active"] = (
+            f"mean reward above {config.activation_mean:g} for {work.standing.batches_above} of "
+            f"{config.activation_batches} batches in a row"
+        )
+    account.extra |= options.idle_part(work.first_carried + work.carried_shards, FEWER)
     if options.dry_run:
         account.rows_in = score_folder.rows
         account.extra["would write"] = f"{len(score_folder.shards) + work.carried_shards} shards to {out}"
@@ -81,6 +88,7 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
     before = Standing.read(history_folder.counts).record() if history_folder else {}
     record = {**as_record(config), **options.selection(), "standing before": before}
     inputs = {"scores": score_folder.digest, **({"history": history_folder.digest} if history_folder else {})}
+    account.extra["kept"] = 0
     with Output(out, schema.GROUPS, record, inputs, options.overwrite, options.part) as output:
         _write_visited(work, output, account)
         _write_carried(work, output, account)
@@ -152,6 +160,7 @@ def _write_visited(work: Work, output: Output, account: Account) -> None:
             output.write(number, frame)
         account.rows_in += int(frame["n"].sum() + frame["n_error"].sum())
         account.rows_out += frame.height
+        account.extra["kept"] += int(frame["keep"].sum())
         for row in frame.group_by("keep", "reason").len().sort("reason").iter_rows(named=True):
             output.counts[f"{'kept' if row['keep'] else 'dropped'} {row['reason']}"] += row["len"]
             if not row["keep"]:

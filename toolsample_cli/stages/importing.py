@@ -20,12 +20,13 @@ from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.importers import Context, Draft, Reject
 from toolsample_cli.importers.bfcl import read_answers
 from toolsample_cli.importers.building import Builder
+from toolsample_cli.importers.hub import PREFIX
 from toolsample_cli.importers.reading import Raw, raw_rows
 from toolsample_cli.importers.sources import Source, sources
 from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.settings import as_record, digest, nearest
-from toolsample_cli.shards import sha256
+from toolsample_cli.shards import refuse_nested, sha256
 from toolsample_cli.stages.common import Account, Options
 from toolsample_cli.toolcall import canonical
 
@@ -53,7 +54,7 @@ class _Sink:
             self.flush()
 
     def flush(self) -> None:
-        if self.rows and self.output.part.owns(self.number) and not self.output.done(self.number):
+        if self.rows and not self.output.done(self.number):
             self.output.write(self.number, schema.frame(self.output.kind, self.rows))
         if self.rows:
             self.rows, self.size, self.number = [], 0, self.number + 1
@@ -61,21 +62,22 @@ class _Sink:
 
 def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Account:
     """Import raw files or folders into `out`. Raises ConfigError for settings, DataError for unreadable input."""
-    found = sources(raw, config.format)
+    options.refuse_part("import", "it reads all rows in order; import other files into folders of their own")
+    out = Path(out)
+    refuse_nested(out, *(name for name in raw if not name.startswith(PREFIX)))
+    found = sources(raw, config.format, skip_broken=config.broken == "reject")
     _refuse(found, config)
     formats = list(dict.fromkeys(source.format.name for source in found))
     account = Account("import", extra={"format": ", ".join(formats)})
     if options.dry_run:
         account.extra |= {"would import": f"{len(found)} file(s)", "files": [source.label for source in found]}
         return account
-    out = Path(out)
     record = {**as_record(config), **options.selection()}
     inputs = {"raw": digest([[f.name, sha256(f)] for source in found for f in (source.path, *source.answers)])}
     with ExitStack() as stack:
         kinds = ((out, schema.TASKS), (out.parent / f"{out.name}.rejects", schema.REJECTS))
         tasks, rejects = (
-            _Sink(stack.enter_context(Output(path, kind, record, inputs, options.overwrite, options.part)))
-            for path, kind in kinds
+            _Sink(stack.enter_context(Output(path, kind, record, inputs, options.overwrite))) for path, kind in kinds
         )
         _fill(found, config, options, tasks, rejects, account)
         for sink in (rejects, tasks):
@@ -85,6 +87,9 @@ def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Ac
         for sink in (rejects, tasks):
             sink.output.finish()
     account.wrote = out
+    if account.rows_in and not account.rows_out:
+        account.extra["no row became a task"] = f"see toolsample inspect {out}.rejects -i 1"
+        account.exit_code = DataError.exit_code
     return account
 
 
@@ -139,6 +144,10 @@ def _fill(
                 dropped["not_in_ids"] += 1
     account.dropped = dict(dropped)
     account.extra["flagged"] = counts["flagged"]
+    if counts["flagged"]:
+        account.extra["flagged rows"] = "those whose gold_issues_json is not []"
+    if builder is not None and builder[1].repeats:
+        account.extra["repeats"] = counts["repeats"] = sum(builder[1].repeats.values())
     if counts["benchmark_ids"]:
         account.extra["WARNING benchmark ids in training data"] = counts["benchmark_ids"]
     account.extra["counts"] = dict(sorted(counts.items()))
@@ -180,6 +189,8 @@ def _built(
             yield _row(builder, draft) if isinstance(draft, Draft) else draft
     except Reject as reject:
         yield reject
+    except RecursionError:  # in JSON that stands as text inside the row
+        yield Reject("too_deep", "nested too deeply")
 
 
 def _row(builder: Builder, draft: Draft) -> dict[str, Any] | Reject:

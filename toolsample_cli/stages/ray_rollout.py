@@ -16,7 +16,7 @@ from typing import Any
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
 from toolsample_cli.shards import Slice, write_json
-from toolsample_cli.stages.common import Account, Options
+from toolsample_cli.stages.common import Account, Options, silent
 
 
 def run_on_ray(
@@ -34,9 +34,10 @@ def run_on_ray(
     try:
         work = ray.data.from_items([{"part": i} for i in range(shards)], override_num_blocks=shards)
         given = (str(Path(tasks).resolve()), str(Path(out).resolve()), model, dataclasses.replace(config, ray=""))
+        quiet = dataclasses.replace(options, tick=silent, found=silent, expect=silent)
         done = work.map_batches(
             _Actor,
-            fn_constructor_args=(*given, dataclasses.replace(options, tick=Options().tick), shards),
+            fn_constructor_args=(*given, quiet, shards),
             batch_size=1,
             concurrency=config.ray_engines,
             num_gpus=config.ray_gpus,
@@ -76,7 +77,7 @@ class _Actor:
 
         records = []
         for part in batch["part"]:
-            options = dataclasses.replace(self.options, part=Slice(int(part), self.shards))
+            options = dataclasses.replace(self.options, part=Slice(int(part), self.shards, joined=True))
             account = run(*self.paths, self.model, self.config, options, engine=self.engine)
             record = {**account.record(), "tasks": account.rows_out // self.config.n, "exit_code": account.exit_code}
             records.append(json.dumps(record))

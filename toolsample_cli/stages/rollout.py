@@ -16,16 +16,17 @@ import polars as pl
 
 from toolsample_cli import schema
 from toolsample_cli.backends import Completion, Request, Sampling, open_backend, rollout_seed
-from toolsample_cli.backends.base import stop_strings
+from toolsample_cli.backends.base import check_start, stop_strings
 from toolsample_cli.backends.defaults import with_model_settings
 from toolsample_cli.chat import Chat, conversation
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.output import Output
 from toolsample_cli.settings import as_record, digest
-from toolsample_cli.shards import Folder, numbered, open_folder, read_footer
+from toolsample_cli.shards import Folder, Slice, numbered, open_folder, read_footer, refuse_nested
 from toolsample_cli.stages.common import Account, Options
 from toolsample_cli.stages.spool import Spool
+from toolsample_cli.stages.standing import finished, rows_there
 
 COLUMNS = ["task_id", "protocol", "messages_json", "tools_json", "demos_json", "gold_text"]
 TOO_LONG = "prompt_too_long"
@@ -52,6 +53,10 @@ class Plan:
         """Output shards in all."""
         return -(-len(self.ids) // self.size)
 
+    def rows(self, part: Slice) -> int:
+        """Tasks in the output shards of a slice."""
+        return sum(min(self.size, len(self.ids) - k * self.size) for k in range(self.shards) if part.owns(k))
+
     def chunks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """(output shard number, its task rows); one input shard and one output shard in memory."""
         number, rows, left = 0, [], len(self.ids)
@@ -72,23 +77,35 @@ def run(
     tasks: Path, out: Path, model: str | None, config: RolloutConfig, options: Options, *, engine: Any = None
 ) -> Account:
     """Sample `config.n` completions of every task with a model; an `engine` that holds it already may be given."""
+    refuse_nested(out, tasks)
     config = with_model_settings(config, model)
     plan = _plan(tasks, config, options)
     account = Account("rollout", rows_in=len(plan.ids))
+    account.extra |= options.idle_part(plan.shards, "a smaller --tasks-per-shard cuts finer")
     _check(model, config, engine)
+    total = plan.rows(options.part) * config.n
     if options.dry_run:
-        account.extra.update(would_write=len(plan.ids) * config.n, shards=plan.shards)
+        check_start(config.backend, model)
+        account.extra.update(would_write=total, shards=plan.shards, already_there=rows_there(Path(out), options.part))
         return account
+    options.expect(total)
     if config.ray:
         from toolsample_cli.stages.ray_rollout import run_on_ray
 
         return run_on_ray(tasks, out, model, config, options, plan.shards)
+    settings = {key: value for key, value in as_record(config).items() if key not in UNRECORDED}
+    settings["stop"] = list(stop_strings(config.stop)) or None
+    record, inputs = {**settings, "model": model, **options.selection()}, {"tasks": plan.folder.digest}
+    there = None if engine or options.overwrite else finished(Path(out), model, config, record, inputs, options.part)
+    if there is not None:
+        account.rows_out, account.wrote = there, Path(out)
+        account.extra["nothing to do"] = "all rollouts are there"
+        return account
     backend = engine or open_backend(config.backend, model, config)
     try:
-        settings = {key: value for key, value in as_record(config).items() if key not in UNRECORDED}
-        settings["stop"] = list(stop_strings(config.stop)) or None
-        record = {**settings, "model": model, **backend.describe(), **options.selection()}
-        inputs = {"tasks": plan.folder.digest}
+        record = {**record, **backend.describe()}
+        if config.texts:
+            backend.refuse_unknown(plan.ids.to_list(), tasks)
         with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.part, FREE) as output:
             _refuse_fewer(output, config.n)
             if options.overwrite:
@@ -167,13 +184,13 @@ class _Work:
         old = self.output.existing(number)
         good = None if old is None else old.filter(pl.col("error").is_null())
         if good is not None and good.height == len(rows) * self.config.n and self.output.done(number):
-            self.options.tick(good.height)
+            self.options.found(good.height)
             self._count(good)
             _spool_path(self.output, number).unlink(missing_ok=True)  # of a run killed right after this shard
             return
         have = set() if good is None else set(good.select("task_id", "sample").iter_rows())
         if have:
-            self.options.tick(len(have))
+            self.options.found(len(have))
         made = self._make(number, rows, have)
         frame = made if good is None else pl.concat([good, made])
         frame = frame.sort("task_id", "sample")
@@ -229,7 +246,7 @@ class _Work:
         missing = [batch for batch in batches if any((r.key, r.sample) not in found for r in batch)]
         kept = {(r.key, r.sample) for batch in batches for r in batch} - {(r.key, r.sample) for b in missing for r in b}
         done = {key: found[key] for key in kept}
-        self.options.tick(len(done))
+        self.options.found(len(done))
         for batch in missing if together else [[r for b in missing for r in b]] if missing else []:
             held: list[Completion] = []
             for completion in self._ticking(self.backend.generate(batch, self.sampling)):

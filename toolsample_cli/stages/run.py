@@ -14,12 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from toolsample_cli import schema
 from toolsample_cli.backends import open_backend
+from toolsample_cli.backends.base import LOCAL, check_start
+from toolsample_cli.backends.content import check_model
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.metrics import round_metrics, score_metrics
 from toolsample_cli.recipe import Plan
-from toolsample_cli.shards import write_json
+from toolsample_cli.shards import open_folder, refuse_nested, write_json
 from toolsample_cli.stages import curriculum, filter, rollout, score, train
 from toolsample_cli.stages.common import Account, Options
 
@@ -32,6 +35,8 @@ def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: Non
     `say` gets one line a round. With `options.dry_run` nothing is written and the plans stand in the account.
     """
     account = Account("run", rows_in=len(plans), wrote=out / "summary.json")
+    for plan in plans:
+        _check_inputs(plan, out, dry=options.dry_run)
     if options.dry_run:
         account.wrote = None
         account.extra["plan"] = [plan.record() for plan in plans]
@@ -46,6 +51,18 @@ def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: Non
         account.rows_out += 1
     write_json(out / "summary.json", _merged(out / "summary.json", summaries))
     return account
+
+
+def _check_inputs(plan: Plan, out: Path, *, dry: bool) -> None:
+    """Whatever a plan reads must be there before its first round; a dry run also looks for the tokenizer."""
+    corpus, model, backend = plan.run.corpus, plan.run.model, plan.configs["rollout"].backend
+    if not corpus or not model:
+        raise ConfigError("[run] needs corpus (a folder of tasks) and model", hint="or give --corpus and --model")
+    refuse_nested(out)
+    for folder in (Path(corpus), *plan.heldout):
+        open_folder(folder, schema.TASKS)
+    if backend in LOCAL:
+        check_start(backend, model) if dry else check_model(model)
 
 
 def _merged(path: Path, summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -79,11 +96,9 @@ class Runner:
     """One plan being carried out in one folder."""
 
     def __init__(self, plan: Plan, folder: Path, options: Options, say: Say) -> None:
-        if not plan.run.corpus or not plan.run.model:
-            raise ConfigError("[run] needs corpus (a folder of tasks) and model")
         self.plan, self.folder, self.options, self.say = plan, folder, options, say
         self.corpus = Path(plan.run.corpus)
-        self.heldout = [Path(part.strip()) for part in plan.run.heldout.split(",") if part.strip()]
+        self.heldout = plan.heldout
         self._engine: Any = None
         self._holds: str | None = None
         self._clock = Clock()

@@ -20,9 +20,9 @@ from toolsample_cli.output import Output
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.reward import ANSWER_COLUMNS, ERRORED, TASK_COLUMNS, Gold, Rules, Scorer
 from toolsample_cli.settings import as_record, nearest
-from toolsample_cli.shards import Folder, Shard, open_folder
+from toolsample_cli.shards import Folder, Shard, open_folder, refuse_nested
 from toolsample_cli.stages import own_components
-from toolsample_cli.stages.common import Account, Options
+from toolsample_cli.stages.common import FEWER, Account, Options
 from toolsample_cli.toolbox import toolbox
 
 SCHEMA = schema.SCORES.schema
@@ -119,16 +119,19 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
         raise ConfigError(
             f"protocol = {config.protocol!r}: not one of {', '.join(known)}", hint=nearest(config.protocol, known)
         )
+    refuse_nested(out, tasks, rollouts)
     own, digests = own_components.load(config.component)
     rules = Rules.of(config, own)
     account = Account("score", wrote=None if options.dry_run else Path(out))
     source = open_folder(rollouts, schema.ROLLOUTS)
     task_folder = open_folder(tasks, schema.TASKS)
+    account.extra |= options.idle_part(1 + max((shard.number for shard in source.shards), default=0), FEWER)
     plan = list(_plan(source, options))
     if options.dry_run:
         account.rows_in = sum(rows for _, rows in plan)
         account.extra["would score"] = f"{account.rows_in} rollouts in {len(plan)} shards"
         return account
+    options.expect(sum(rows for _, rows in plan))
     subjects = Subjects(task_folder, rules)
     record = {**as_record(config), **options.selection(), **({"component_digests": digests} if digests else {})}
     inputs = {"tasks": task_folder.digest, "rollouts": source.digest}
