@@ -101,6 +101,33 @@ def test_record_joins_its_siblings(world, capsys, monkeypatch):
     assert found["tasks"]["task_id"] == found["scores"]["task_id"]
 
 
+def test_a_record_of_training_finds_its_rollout_by_its_id(world, capsys, recwarn):
+    """Rows of `records` have no task_id of their own."""
+    rollout = open_folder(world / "rollouts", schema.ROLLOUTS).load()["rollout_id"][0]
+    empty = dict.fromkeys(schema.RECORDS.schema) | {"rollout_id": rollout, "step": 0, "advantage": 0.5, "tokens": 3}
+    with Output(world / "checkpoint.records", schema.RECORDS, {}) as output:
+        output.write(0, schema.frame(schema.RECORDS, [empty | {"dropped_tokens": 0}]))
+        output.finish()
+    found = json.loads(say(capsys, world / "checkpoint.records", "-i", "1", "--json"))
+    assert {found[kind]["task_id"] for kind in ("tasks", "rollouts", "scores")} == {rollout.rsplit("/", 2)[0]}
+    assert not [warning for warning in recwarn if "null" in str(warning.message).lower()]
+
+
+def test_steps_are_told_metric_by_metric(tmp_path, capsys):
+    rows = [
+        {"step": step, "round": 0, "metric": name, "value": value * (step + 1)}
+        for step in range(3)
+        for name, value in (("loss", 1.0), ("tokens", 123456.0))
+    ]
+    with Output(tmp_path / "steps", schema.STEPS, {}) as output:
+        output.write(0, schema.frame(schema.STEPS, rows))
+        output.finish()
+    text = say(capsys, tmp_path / "steps")
+    assert re.search(r"tokens +3 +123,456 +370,368 +123,456 +246,912 +370,368", text) and "…" not in text
+    loss = json.loads(say(capsys, tmp_path / "steps", "--json"))["metrics"][0]
+    assert loss == {"metric": "loss", "steps": 3, "first": 1.0, "last": 3.0, "min": 1.0, "mean": 2.0, "max": 3.0}
+
+
 def test_what_a_model_wrote_cannot_reach_the_terminal(world, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     text = say(capsys, world / "rollouts", "-i", "3")
@@ -168,6 +195,19 @@ def test_validate_notices_a_changed_shard(world, tmp_path, capsys):
     file.write_bytes(data)
     text = say(capsys, tmp_path / "run" / "scores", "--validate", code=3)
     assert "part-00000.parquet: missing" in text and "part-00001.parquet" in text.splitlines()[1]
+
+
+def test_diff_of_further_rewards(world, tmp_path, capsys):
+    """Means of each one, and none where it was not asked for."""
+    places = {}
+    for name, rewards in (("one", "tool_n1,schema"), ("two", "schema,irrelevance")):
+        places[name] = tmp_path / name
+        config = ScoreConfig(rewards=rewards)
+        score.run(world / "tasks", world / "rollouts", out=places[name], config=config, options=Options())
+    found = json.loads(say(capsys, "--diff", places["one"], places["two"], "--json"))["further"]
+    assert found["schema"]["changed"] == 0 and found["schema"]["old"] == found["schema"]["new"] is not None
+    assert found["tool_n1"]["new"] is None and found["irrelevance"]["old"] is None
+    assert "irrelevance: none -> " in say(capsys, "--diff", places["one"], places["two"])
 
 
 def test_diff(world, tmp_path, capsys, monkeypatch):

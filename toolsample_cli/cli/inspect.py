@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -10,6 +12,8 @@ import typer
 
 from toolsample_cli.errors import ConfigError
 
+PIPED = 120
+"""Columns where nobody watches: a pipe has no width, and numbers should not be cut for one."""
 MAYBE_INT, MAYBE_STR = Optional[int], Optional[str]  # noqa: UP045
 
 
@@ -49,7 +53,8 @@ def register(app: typer.Typer) -> None:
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    watched = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, soft_wrap=False, width=None if watched else PIPED)
 
 
 def _say(value: Any) -> None:

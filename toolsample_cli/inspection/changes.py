@@ -1,10 +1,12 @@
 """What changed between two scorings of the same rollouts, and through which component.
 
-Only the narrow columns are read; memory is about 150 bytes a rollout.
+Only the narrow columns are read; memory is about 150 bytes a rollout. Further rewards are texts, and read only where
+a scoring was asked for some.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +29,8 @@ _COLUMNS = ["rollout_id", "task_id", "category", "parse_status", "exact", *_NUMB
 class Changes:
     """Counts over all rollouts, and the largest changes. `why` counts what differs in the rollouts that changed.
 
-    `settings` are those that differ between the two scorings, as [old, new].
+    `settings` are those that differ between the two scorings, as [old, new]; `further` has of every further reward
+    and own component the mean `old` and `new` (null where it was not asked for) and in how many rollouts it `changed`.
     """
 
     compared: int = 0
@@ -45,6 +48,7 @@ class Changes:
     exact_new: float | None = None
     largest: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, list[Any]] = field(default_factory=dict)
+    further: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def changed(self) -> int:
@@ -62,10 +66,12 @@ def changes(old: Place, new: Place) -> Changes:
     for place in (old, new):
         if place.kind != "scores":
             raise ConfigError(f"{place.path}: --diff compares scores, this holds {place.kind or 'something else'}")
-    before, after = _narrow(old), _narrow(new)
+    asked = any(_record(place).get(key) for place in (old, new) for key in ("rewards", "component"))
+    before, after = (_narrow(place, [*_COLUMNS, "extra_json"] if asked else _COLUMNS) for place in (old, new))
     both = before.join(after, on="rollout_id", how="inner", suffix="_new", maintain_order="left")
     found = Changes(compared=both.height, only_old=before.height - both.height, only_new=after.height - both.height)
     found.settings = _settings(old, new)
+    found.further = _further(both) if asked else {}
     found.mean_old, found.mean_new = both["reward"].mean(), both["reward_new"].mean()
     found.exact_old, found.exact_new = (_share(both[name]) for name in ("exact", "exact_new"))
     delta = pl.col("reward_new") - pl.col("reward")
@@ -103,8 +109,26 @@ def _record(place: Place) -> dict[str, Any]:
     return {**records[0].get("config", {}), **{f"input {k}": v for k, v in records[0].get("inputs", {}).items()}}
 
 
-def _narrow(place: Place) -> pl.DataFrame:
-    return pl.concat([read_frame(file, schema.SCORES, _COLUMNS) for file in place.files])
+def _narrow(place: Place, columns: list[str]) -> pl.DataFrame:
+    return pl.concat([read_frame(file, schema.SCORES, columns) for file in place.files])
+
+
+def _plain(extra: dict[str, Any]) -> dict[str, Any]:
+    return {**extra.get("rewards", {}), **extra.get("components", {})}
+
+
+def _further(both: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    values: dict[str, tuple[list[float], list[float]]] = {}
+    changed: Counter[str] = Counter()
+    for texts in both.select("extra_json", "extra_json_new").iter_rows():
+        old, new = (_plain(json.loads(text)) for text in texts)
+        for name in {*old, *new}:
+            changed[name] += old.get(name) != new.get(name)
+            for kept, value in zip(values.setdefault(name, ([], [])), (old.get(name), new.get(name)), strict=True):
+                if isinstance(value, int | float):
+                    kept.append(value)
+    means = {name: [sum(kept) / len(kept) if kept else None for kept in values[name]] for name in sorted(values)}
+    return {name: {"old": old, "new": new, "changed": changed[name]} for name, (old, new) in means.items()}
 
 
 def _share(values: pl.Series) -> float | None:

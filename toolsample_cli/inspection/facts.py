@@ -100,7 +100,20 @@ def facts(place: Place) -> dict[str, Any]:
         "inputs": manifest.get("inputs", footer.get("inputs", {})),
         "counts": dict(sorted(counts.items())),
         "columns": summaries(place),
+        **({"metrics": metrics(place)} if place.kind == "steps" else {}),
     }
+
+
+def metrics(place: Place) -> list[dict[str, Any]]:
+    """Of every metric in `steps`: steps with it, first, last, smallest, mean and largest value, in order of name."""
+    frames = [pl.scan_parquet(file, glob=False, hive_partitioning=False) for file in place.files]
+    if not frames:
+        return []
+    value, step = pl.col("value"), pl.col("step")
+    wanted = {"first": value.sort_by(step).first(), "last": value.sort_by(step).last(), "min": value.min()}
+    wanted |= {"mean": value.mean(), "max": value.max()}
+    grouped = pl.concat(frames).group_by("metric").agg(pl.len().alias("steps"), **wanted)
+    return grouped.sort("metric").collect(engine="streaming").to_dicts()
 
 
 def summaries(place: Place) -> list[Summary]:

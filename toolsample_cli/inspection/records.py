@@ -69,7 +69,7 @@ def find(place: Place, test: pl.Expr, most: int) -> list[dict[str, Any]]:
 def gather(row: dict[str, Any], kind: str | None, places: list[Place]) -> dict[str, Any]:
     """{kind: row} of the row itself and of what belongs to it in the other places; `samples` for a group."""
     found: dict[str, Any] = {kind or "row": row}
-    task_id = row.get("task_id")
+    task_id = row.get("task_id") or _task_of(row.get("rollout_id"))
     for place in places:
         if place.kind is None or place.kind in found or not place.files:
             continue
@@ -91,6 +91,11 @@ def gather(row: dict[str, Any], kind: str | None, places: list[Place]) -> dict[s
         if rows:
             found[place.kind] = rows[0]
     return found
+
+
+def _task_of(rollout_id: str | None) -> str | None:
+    """The task that a rollout_id (task_id/round/sample) begins with; rows of records have no column for it."""
+    return rollout_id.rsplit("/", 2)[0] if rollout_id else None
 
 
 def opened(row: dict[str, Any]) -> dict[str, Any]:

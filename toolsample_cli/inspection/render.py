@@ -58,8 +58,12 @@ def show_facts(console: Console, facts: dict[str, Any]) -> None:
             pairs = (f"{key} {_short(value)}" for key, value in facts[name].items() if value not in ("", None))
             lineage.add_row(name, clean(", ".join(pairs)))
     console.print(lineage)
-    console.print(_columns(facts["columns"], console.width))
-    for summary in facts["columns"]:
+    mixed = {"metric", "value"} if "metrics" in facts else set()  # one column of many metrics: each has its own line
+    columns = [summary for summary in facts["columns"] if summary.name not in mixed]
+    console.print(_columns(columns, console.width))
+    if mixed:
+        console.print(_metrics(facts["metrics"], console.width))
+    for summary in columns:
         if summary.words and summary.measures != "true":
             console.print(_shares(summary, console.width))
     for summary in facts["columns"]:
@@ -84,14 +88,30 @@ def _short(value: Any) -> str:
 
 
 def _columns(summaries: list[Summary], width: int) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim", width=min(width, 100))
-    for name in ("column", "measure", "null", "min", "mean", "max", "std"):
-        left = name in ("column", "measure")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+    rows = []
     for one in summaries:
         measure = {"value": _type(one.dtype), "true": "share true"}.get(one.measures, one.measures)
         cells = [number(v) for v in (one.low, one.mean, one.high, one.std)]
-        table.add_row(clean(one.name), measure, number(one.nulls) if one.nulls else "", *cells)
+        rows.append((clean(one.name), measure, number(one.nulls) if one.nulls else "", *cells))
+    return _table(("column", "measure", "null", "min", "mean", "max", "std"), rows, width, texts=2)
+
+
+def _metrics(metrics: list[dict[str, Any]], width: int) -> Table:
+    names = ("metric", "steps", "first", "last", "min", "mean", "max")
+    rows = [(clean(one["metric"]), *(number(one[name]) for name in names[1:])) for one in metrics]
+    return _table(names, rows, width, texts=1)
+
+
+def _table(names: tuple[str, ...], rows: list[tuple[str, ...]], width: int, texts: int) -> Table:
+    """Where there is no room the `texts` first columns are cut, numbers and headers never."""
+    table = Table(box=None, padding=(0, 1), header_style="dim", width=min(width, 100))
+    for at, name in enumerate(names):
+        longest = max([len(name), *(len(row[at]) for row in rows)])
+        floor = None if at < texts else longest
+        justify = "left" if at < texts else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", min_width=floor)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -60,6 +60,9 @@ def show_changes(console: Console, found: Changes) -> None:
         f"reward changed: {found.changed:,} (up {found.up:,}, down {found.down:,}, "
         f"from null {found.appeared:,}, to null {found.vanished:,})"
     )
+    for name, one in found.further.items():
+        old, new = ("none" if one[key] is None else f"{one[key]:.4f}" for key in ("old", "new"))
+        console.print(f"{clean(name)}: {old} -> {new} ({one['changed']:,} changed)")
     for title, counter in (("why", found.why), ("in", found.categories)):
         if counter:
             parts = [f"{clean(word)} {count:,}" for word, count in counter.most_common(8)]
