@@ -19,6 +19,7 @@ from training_world import batch_rows, load, plain_logprobs, rollout_rows, world
 from toolsample_cli import schema
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.grpo.data import sampling_facts
 from toolsample_cli.shards import open_folder
 from toolsample_cli.stages.common import Options
 from toolsample_cli.stages.train import run
@@ -309,6 +310,16 @@ def test_truncated_sampling_is_warned_about_and_temperature_is_applied(base, tmp
     account = train((base[0], rollouts, batch), tmp_path / "ck", steps=1)
     assert "top_p 0.9" in account.extra["warnings"]
     assert metric(tmp_path / "ck", "ratio_first")[0] == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("processed", "start below 1"), ("temperature only", "another policy"), ("unknown", "did not tell")],
+)
+def test_what_a_server_said_of_its_logprobs_is_passed_on(base, tmp_path, mode, said):
+    rows = open_folder(base[1], schema.ROLLOUTS).load().to_dicts()
+    rollouts = write(tmp_path / "cut", schema.ROLLOUTS, rows, config={"top_p": 0.9, "logprobs": mode})
+    assert said in sampling_facts(open_folder(rollouts, schema.ROLLOUTS))[1][-1]
 
 
 def test_a_checkpoint_saved_half_is_refused(base, tmp_path):

@@ -128,11 +128,16 @@ def sampling_facts(rollouts: Folder) -> tuple[float, list[str]]:
         )
     off = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
     used = [f"{key} {config[key]:g}" for key, neutral in off.items() if config.get(key, neutral) not in (neutral, -1)]
-    if not used:
-        return temperature, []
-    return temperature, [
-        f"sampled with {', '.join(used)}: stored logprobs are of the truncated distribution, so ratios start below 1"
-    ]
+    warnings = []
+    if used and mode == "temperature only":
+        warnings.append(f"sampled with {', '.join(used)}, which stored logprobs leave out: ratios of another policy")
+    elif used:
+        warnings.append(
+            f"sampled with {', '.join(used)}: stored logprobs are of the cut distribution, so ratios start below 1"
+        )
+    if mode == "unknown" and (used or temperature != 1.0):
+        warnings.append("the server did not tell which distribution its logprobs are of: ratio_first must be about 1")
+    return temperature, warnings
 
 
 def _gather(rollouts: Folder, batch: pl.DataFrame, vocabulary: int) -> dict[str, _Row]:
