@@ -13,7 +13,7 @@ import pytest
 from curation_data import HALF, RIGHT, WRONG, score_frame, task_row, write
 
 from toolsample_cli import curriculum, schema
-from toolsample_cli.config import CurriculumConfig, FilterConfig
+from toolsample_cli.config import CurriculumConfig, FilterConfig, RolloutConfig, ScoreConfig
 from toolsample_cli.curriculum import State
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.grpo.advantage import advantages
@@ -22,6 +22,8 @@ from toolsample_cli.shards import Slice, open_folder
 from toolsample_cli.stages.common import Options
 from toolsample_cli.stages.curriculum import Paths, run
 from toolsample_cli.stages.filter import run as run_filter
+from toolsample_cli.stages.rollout import run as rollout
+from toolsample_cli.stages.score import run as score
 
 NAMES = [f"t{i:02d}" for i in range(24)]
 
@@ -108,20 +110,31 @@ def test_bonus_is_added_and_recorded(tmp_path):
 
 
 def test_a_further_reward_can_be_what_is_trained_on(tmp_path):
-    """A reward beside the base one takes its place in the batch alone, and must have been scored."""
-    corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, [task_row(n) for n in NAMES])])
-    frame = score_frame({"t00": [RIGHT, HALF], "t01": [WRONG, RIGHT]})
-    own = [f'{{"all_or_nothing": {value}}}' for value in (1, 0, 0, 1)]
-    scores = write(schema.SCORES, tmp_path / "scores", [frame.with_columns(extra_json=pl.Series(own))])
-    run_filter(scores, None, tmp_path / "groups", FilterConfig(method="none"), Options())
-    paths = Paths(corpus, tmp_path / "groups", scores)
-    run(paths, tmp_path / "out", small(reward="all_or_nothing", bonus=0.01), Options())
-    batch = open_folder(tmp_path / "out" / "batch", schema.BATCH).load()
-    assert batch["reward"].to_list() == [1.0, 0.0, 0.0, 1.0]
-    assert batch["base_reward"].to_list() == frame["reward"].to_list()
-    with pytest.raises(DataError, match="has no reward 'toolrl_coarse'") as caught:
-        run(paths, tmp_path / "other", small(reward="toolrl_coarse"), Options())
-    assert "--rewards toolrl_coarse" in caught.value.hint
+    """A reward beside the base one, as `score` writes it, takes its place in the batch alone, and must be there."""
+    gold = {"gold_json": '[{"arguments":{},"name":"f"}]', "gold_kind": "calls"}
+    rows = [task_row(name, **gold) for name in NAMES]
+    corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, rows)])
+    (tmp_path / "own.py").write_text("def wordy(answer):\n    return len(answer.text)\n")
+    texts = ['<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', "no"]
+    with (tmp_path / "texts.jsonl").open("w") as file:
+        for sample, text in enumerate(texts):
+            file.write(json.dumps({"task_id": "t00", "sample": sample, "text": text}) + "\n")
+    (tmp_path / "ids").write_text("t00\n")
+    only = Options(ids=tmp_path / "ids")
+    replayed = RolloutConfig(backend="replay", n=2, texts=str(tmp_path / "texts.jsonl"))
+    rollout(corpus, tmp_path / "rollouts", None, replayed, only)
+    rules = ScoreConfig(rewards="toolrl_coarse", component=f"{tmp_path}/own.py:wordy")
+    score(corpus, tmp_path / "rollouts", out=tmp_path / "scores", config=rules, options=only)
+    run_filter(tmp_path / "scores", None, tmp_path / "groups", FilterConfig(method="none"), Options())
+    paths = Paths(corpus, tmp_path / "groups", tmp_path / "scores")
+    for name, rewards in {"toolrl_coarse": [4.0, -3.0], "wordy": [float(len(text)) for text in texts]}.items():
+        run(paths, tmp_path / name, small(reward=name), Options())
+        batch = open_folder(tmp_path / name / "batch", schema.BATCH).load()
+        assert batch["reward"].to_list() == rewards
+        assert batch["base_reward"].to_list() == [4.0, -3.0]
+    with pytest.raises(DataError, match="has no reward 'tool_n1'") as caught:
+        run(paths, tmp_path / "other", small(reward="tool_n1"), Options())
+    assert "--rewards tool_n1" in caught.value.hint
 
 
 @pytest.mark.parametrize(

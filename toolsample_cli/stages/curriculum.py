@@ -222,7 +222,8 @@ def _write_batch(
 
 def _further(scores: pl.DataFrame, name: str, path: Path) -> pl.Series:
     """One further reward of every row; DataError where it was not scored."""
-    values = [json.loads(text).get(name) for text in scores["extra_json"]]
+    further = [json.loads(text) for text in scores["extra_json"]]
+    values = [{**found.get("rewards", {}), **found.get("components", {})}.get(name) for found in further]
     if None in values:
         raise DataError(
             f"{path}: {scores['rollout_id'][values.index(None)]} has no reward {name!r} in extra_json",
