@@ -63,9 +63,9 @@ def shards(folder: Path, *columns: str) -> pl.DataFrame:
 class Checker:
     """The official BFCL checker on the greedy answers to the held-out tasks, which the runs keep."""
 
-    def __init__(self, entries: Path, tasks: Path) -> None:
+    def __init__(self, scorer: Scorer, entries: Path, tasks: Path) -> None:
+        self.scorer = scorer
         self.questions = {question.id: question for question in read_questions(entries)}
-        self.scorer = Scorer(environment.provide("v4"))
         names = pl.concat(
             [pl.read_parquet(file, columns=["task_id", "extra_json"]) for file in tasks.glob("*.parquet")]
         )
@@ -244,8 +244,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.collect:
         folders = sorted(path.parent for path in args.collect.glob("*/summary.json"))
-        checker = Checker(args.collect.parent / "raw" / "bfcl", args.collect.parent / HELD)
-        rows = [row for folder in folders for row in rows_of(folder.name, folder, checker)]
+        with Scorer(environment.provide("v4")) as scorer:
+            checker = Checker(scorer, args.collect.parent / "raw" / "bfcl", args.collect.parent / HELD)
+            rows = [row for folder in folders for row in rows_of(folder.name, folder, checker)]
         frame = pl.DataFrame(rows, infer_schema_length=None)
     else:
         frame = pl.read_parquet(RAW)
