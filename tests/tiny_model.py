@@ -69,17 +69,18 @@ def tiny_tokenizer(folder: Path, vocab_size: int = 420) -> None:
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
-def tiny_model(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
+def tiny_model(folder: Path, *, seed: int = 0, tokens: int = 420, **overrides: Any) -> Path:
     """Write tokenizer and random weights into `folder / "tiny"` and return that path.
 
     The head is sharpened so that sampling is neither uniform nor deterministic, and the end token is likely enough
-    that completions end at very different lengths. `overrides` go into Qwen3Config.
+    that completions end at very different lengths. With 265 `tokens` every token is a byte or a tag. `overrides` go
+    into Qwen3Config.
     """
     import torch
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     path = Path(folder) / "tiny"
-    tiny_tokenizer(path)
+    tiny_tokenizer(path, tokens)
     tokenizer = AutoTokenizer.from_pretrained(path)
     settings = {
         "vocab_size": len(tokenizer),
