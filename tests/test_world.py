@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -213,7 +214,6 @@ def test_a_taught_answer_is_what_the_prompt_addition_asks_for(policy, splits):
     from world.chat import calls_text, system_text, thought
 
     from toolsample_cli.chat import Chat
-    from toolsample_cli.config import ScoreConfig
     from toolsample_cli.protocols import PROTOCOLS
     from toolsample_cli.rewards.self_example import self_example
     from toolsample_cli.toolbox import Toolbox
@@ -221,7 +221,7 @@ def test_a_taught_answer_is_what_the_prompt_addition_asks_for(policy, splits):
     _, _, tokenizer = policy
     chat = Chat(tokenizer, self_examples=True)
     rows = [row for row in splits["train"][:60] if row["messages"][-1].get("tool_calls")]
-    for row, other in zip(rows, rows[1:], strict=False):
+    for row, other in pairwise(rows):
         tools = [tool["function"] for tool in row["tools"]]
         task = {"messages_json": json.dumps(row["messages"][:1]), "tools_json": json.dumps(tools), "protocol": "hermes"}
         prompt = tokenizer.decode(chat.prompt_ids({"task_id": "x", "demos_json": "[]", **task}))
