@@ -78,15 +78,25 @@ def holds(found: dict) -> None:
     assert max(found["greedy"]) < 1e-3 and sum(gap == 0 for gap in found["greedy"]) >= 95
     assert found["reasons"] == ["length", "stop"]
     assert found["same_again"] >= 97
-    assert found["describe"]["logprobs"] == "processed"
+    assert found["describe"]["logprobs"] == found["stage"]["convention"] == "processed"
+    assert found["stage"]["gap"] < 2e-3 and found["stage"]["exact"] == found["stage"]["rows"] == 160
+    assert found["stopped"]["hits"] >= 10 and found["stopped"]["late"] == 0 and found["stopped"]["worst"] < 2e-3
 
 
 @pytest.mark.slow
 def test_vllm_in_process(python, models):
-    """Every sampling, greedy against transformers, and both kinds of new weights."""
+    """Every sampling, greedy against transformers, stop strings, and both kinds of new weights."""
     found = check(python, *map(str, models))
     holds(found)
     assert found["swapped"] < 2e-3 and found["swapped_back"] < 2e-3 and found["digests_equal"]
+
+
+@pytest.mark.slow
+def test_vllm_with_an_adapter_and_killed(python, models):
+    """The logprobs are those of the adapted model; an engine that dies is one error, not a traceback."""
+    found = check(python, str(models[0]))
+    assert found["unadapted"] > 0.1 and found["adapted"] < 2e-3 and "+" in found["digest"]
+    assert found["killed"].startswith("vLLM's engine failed")
 
 
 @pytest.mark.slow
@@ -95,6 +105,8 @@ def test_vllm_as_a_server(python, models):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    theirs = {"repetition_penalty": 1.5, "top_k": 3, "min_p": 0.2, "temperature": 0.3}  # vLLM's server takes them up
+    (models[0] / "generation_config.json").write_text(json.dumps(theirs))
     options = ["--model", str(models[0]), "--port", str(port), "--dtype", "float32", "--enforce-eager"]
     options += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.3"]
     options += ["--logprobs-mode", "processed_logprobs", "--host", "127.0.0.1"]
