@@ -66,9 +66,7 @@ class Checker:
     def __init__(self, scorer: Scorer, entries: Path, tasks: Path) -> None:
         self.scorer = scorer
         self.questions = {question.id: question for question in read_questions(entries)}
-        names = pl.concat(
-            [pl.read_parquet(file, columns=["task_id", "extra_json"]) for file in tasks.glob("*.parquet")]
-        )
+        names = shards(tasks, "task_id", "extra_json")
         parts = [json.loads(extra)["id"].split("-") for extra in names["extra_json"]]  # fresh-multiple-17
         self.ids = dict(zip(names["task_id"], (f"{kind}_{split}-{n}" for split, kind, n in parts), strict=True))
 
