@@ -10,6 +10,9 @@ import torch
 from toolsample_cli.backends.memory import ran_out
 from toolsample_cli.backends.states import Repeated, SharedPrompt
 
+MISFITS = (NotImplementedError, KeyError, TypeError, AttributeError, RuntimeError)
+"""What a model raises whose attention or cache is not as the shared-prompt layout takes it."""
+
 
 def choose_layout(model: Any, pad: int) -> type:
     """The layout for this model; the slower one is named on stderr with the reason."""
@@ -37,15 +40,9 @@ def misfit(model: Any, pad: int) -> str | None:
         plain = Repeated(model, prompts, task_R, pad).step(token_R)
         try:
             ours = SharedPrompt(model, prompts, task_R, pad).step(token_R)
-        except (NotImplementedError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except MISFITS as error:
             # torch tells shapes that do not fit by a plain RuntimeError; its subclasses mean other things
-            if ran_out(error) or type(error) not in (
-                NotImplementedError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                RuntimeError,
-            ):
+            if ran_out(error) or type(error) not in MISFITS:
                 raise
             first = (str(error).strip() or "no message").splitlines()[0]
             return f"{type(error).__name__}: {first}"
