@@ -117,11 +117,11 @@ def ours(folder: Path, steps: int, device: str) -> dict[str, Any]:
     if device == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    tokens = sum(len(g.prompt) + len(r.completion) for g in data.groups for r in g.rollouts)
+    tokens = sum(g.prompt_tokens + r.tokens for g in data.groups.outlines() for r in g.rollouts)
     slots = sum(value for _, _, name, value in position.metrics if name == "slots")
     body = sum(p.numel() for n, p in policy.inner.named_parameters() if "embed" not in n)
     head = policy.inner.get_output_embeddings().weight.numel()
-    scored = sum(len(r.completion) for g in data.groups for r in g.rollouts)
+    scored = int(data.groups.tokens_R.sum())
     flops = 6 * (body * slots + head * scored)  # attention left out, so utilisation is understated
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else cpu.peak_mb()
     losses = [round(value, 5) for _, _, name, value in position.metrics if name == "loss"]

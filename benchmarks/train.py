@@ -65,7 +65,7 @@ def make(folder: Path, shape: str, size: str, groups: int, samples: int) -> None
                     "finish_reason": "stop", "ids_from_text": False, "text": "", "error": None,
                 }
             )  # fmt: skip
-    write(folder / "rollouts", schema.ROLLOUTS, rows)
+    write(folder / "rollouts", schema.ROLLOUTS, rows, shards=-(-groups // 512))  # as many as `rollout` would write
     write(folder / "batch", schema.BATCH, batch_rows(rows))
 
 
@@ -87,7 +87,10 @@ def read(folder: Path, config: Any) -> Any:
 
 
 def peak_mb() -> float:
-    """Largest resident set of this process so far."""
+    """Largest resident set of this process so far; getrusage would count what its parent held when it forked, too."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -111,7 +114,7 @@ def ours(folder: Path, steps: int) -> dict[str, Any]:
     position = train_round(run)
     seconds = time.process_time() - started
     values = {name: [v for _, _, n, v in position.metrics if n == name] for name in ("loss", "grad_norm", "slots")}
-    tokens = sum(len(g.prompt) + len(r.completion) for g in data.groups for r in g.rollouts)
+    tokens = sum(g.prompt_tokens + r.tokens for g in data.groups.outlines() for r in g.rollouts)
     return {"cpu_s": seconds, "peak_mb": peak_mb(), "tokens": tokens, **values, "move": move(policy.inner, folder)}
 
 

@@ -21,9 +21,14 @@ start=$run/start
 [ -d "$start/policy" ] || python fixtures/teach_examples.py policy "$start/policy"
 [ -d "$start/policy-weak" ] || python fixtures/teach_examples.py policy-weak "$start/policy-weak" --beyond "$start/policy"
 
+mkdir -p "$run"
+sed 's/^lr = 1e-4/lr = 2e-4/; s/lr_floor = 1e-5/lr_floor = 2e-5/' "$recipe" > "$run/double-rate.toml"
+fast=$run/double-rate.toml
+
 for policy in ${POLICIES:-policy policy-weak}; do
+  case $policy in policy) rate=$recipe ;; *) rate=$fast ;; esac
   for name in ${ARMS:-uniform dapo rds tdcl dscl dmhs set toolexpander everything}; do
-    arm "$name" "$policy" "$run/corpus" "$start/$policy" "$recipe" "$seeds"
+    arm "$name" "$policy" "$run/corpus" "$start/$policy" "$rate" "$seeds"
     case $name in set | toolexpander | everything) ;; *) continue ;; esac
     for here in "$run/runs/$policy/$name"/seed-*; do # the same policies, not asked for examples
       toolsample rollout "$run/fresh" --model "$(ls -d "$here"/round-*/checkpoint)" --temperature 0 -n 1 \
@@ -35,8 +40,7 @@ done
 [ "${WHY:-1}" = 1 ] || exit 0
 
 # Is it the learning rate?
-sed 's/^lr = 2e-4/lr = 1e-4/' "$recipe" > "$run/half-rate.toml"
-for name in uniform dscl; do arm "$name" policy-half-rate "$run/corpus" "$start/policy" "$run/half-rate.toml" "$seeds"; done
+for name in uniform dscl; do arm "$name" policy-double-rate "$run/corpus" "$start/policy" "$fast" "$seeds"; done
 # Is too little of the corpus mastered?
 if [ ! -d "$run/mastered" ]; then
   python fixtures/make_tasks.py "$run/pool/raw" --n 1500 --heldout 50 --seed 2
@@ -47,11 +51,11 @@ if [ ! -d "$run/mastered" ]; then
   toolsample import "$run/pool/mastered.jsonl" -o "$run/mastered"
 fi
 for name in uniform rds dscl; do
-  arm "$name" policy-mastered "$run/mastered" "$start/policy" "$recipe" 0,1,2
+  arm "$name" policy-mastered "$run/mastered" "$start/policy" "$recipe" "$seeds"
 done
 # Do demonstrations stay too long?
-arm fade policy-weak "$run/corpus" "$start/policy-weak" "$recipe" 0,1,2
+arm fade policy-weak "$run/corpus" "$start/policy-weak" "$fast" 0,1,2
 # Does the fine reward leave nothing to rescue?
 for name in coarse coarse-dmhs; do
-  arm "$name" policy-weak-coarse "$run/corpus" "$start/policy-weak" "$recipe" 0,1,2
+  arm "$name" policy-weak-coarse "$run/corpus" "$start/policy-weak" "$fast" 0,1,2
 done

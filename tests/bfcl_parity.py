@@ -105,10 +105,7 @@ def compare(version: str, form: str, python: Path, seed: int = 0, names: tuple[s
     mine = {row["entry_id"]: trees.official_verdict(row) for row, _ in judged}
     differing = [entry_id for entry_id in mine if mine[entry_id] != theirs[entry_id]]
     code = [entry_id for entry_id in differing if drawn.kinds[entry_id] in CODE_TEXTS]
-    counts: dict[str, Tally] = {}
-    for question in drawn.questions:
-        old = counts.get(question.category, Tally())
-        counts[question.category] = Tally(old.right + mine[question.id], old.n + 1)
+    executed = {**mine, **{entry_id: theirs[entry_id] for entry_id in code}}
     return {
         "version": version,
         "form": form,
@@ -117,12 +114,21 @@ def compare(version: str, form: str, python: Path, seed: int = 0, names: tuple[s
         "disagreements": len(differing) - len(code),
         "differing": {key: [drawn.kinds[key], mine[key], theirs[key]] for key in differing},
         "refused_code_that_officially_counts": len(code),
-        "overall_ours": round((overall(counts, version)["overall"] or 0.0) * 100, 2),
+        "overall_ours": _overall(drawn, mine, version),
+        "overall_ours_had_code_run": _overall(drawn, executed, version),
         "overall_official": total,
         "ours": ours,
         "official": official,
         "ratio_vs_official": ours["cpu"] / official["cpu"],
     }
+
+
+def _overall(drawn: Answers, verdicts: dict[str, bool], version: str) -> float:
+    counts: dict[str, Tally] = {}
+    for question in drawn.questions:
+        old = counts.get(question.category, Tally())
+        counts[question.category] = Tally(old.right + verdicts[question.id], old.n + 1)
+    return round((overall(counts, version)["overall"] or 0.0) * 100, 2)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,17 @@ def _official(version: str) -> Path:
 @pytest.mark.parametrize("form", ["text", "dots"])
 @pytest.mark.parametrize("version", ["v4", "v3"])
 def test_every_verdict_and_the_total_are_the_official_ones(version: str, form: str):
-    """5,106 and 4,441 answers of every kind, as prompted Python and as Hermes calls."""
+    """5,106 and 4,441 answers of every kind, as prompted Python and as Hermes calls.
+
+    One exception: the official checker runs code that stands in an argument's arithmetic, and then takes the answer for
+    a call. We run nothing, so where any call is right, such an answer is wrong here.
+    """
     record = compare(version, form, _official(version), seed=1)
     assert record["entries"] == {"v4": 5106, "v3": 4441}[version]
-    assert record["differing"] == {}
-    assert record["overall_ours"] == record["overall_official"]
+    assert record["disagreements"] == 0
+    assert {tuple(verdicts) for _, *verdicts in record["differing"].values()} <= {(False, True)}
+    assert all("relevance" in entry_id for entry_id in record["differing"])
+    assert record["overall_ours_had_code_run"] == record["overall_official"]
     assert record["ratio_vs_official"] <= 1.0
     assert 0.3 < record["right"] / record["entries"] < 0.8  # the answers are neither all right nor all wrong
 

@@ -14,7 +14,7 @@ from toolsample_cli.errors import ConfigError
 from toolsample_cli.grpo import attention, norm
 from toolsample_cli.grpo import policy as policy_module
 from toolsample_cli.grpo.attention import segment_attention, visible
-from toolsample_cli.grpo.batch import Group, Rollout, Segments, pack, pad, plan
+from toolsample_cli.grpo.batch import Group, GroupOutline, Rollout, Segments, pack, pad, plan
 from toolsample_cli.grpo.loss import LOSSES, Rule, StepSize, policy_loss
 from toolsample_cli.grpo.policy import Policy, TokenScores
 from toolsample_cli.grpo.schedule import Schedule
@@ -32,6 +32,19 @@ def random_groups(seed: int, sizes: list[tuple[int, list[int]]], vocabulary: int
             row += 1
         groups.append(Group(random.integers(0, vocabulary, prompt), tuple(rollouts)))
     return groups
+
+
+def planned(groups: list[Group], budget: int) -> list[list[GroupOutline]]:
+    return plan([group.outline(number) for number, group in enumerate(groups)], budget)
+
+
+def cut(groups: list[Group], budget: int) -> list[list[Group]]:
+    """Groups in the micro-batches that are planned for them."""
+    by_row = {rollout.row: rollout for group in groups for rollout in group.rollouts}
+    return [
+        [Group(groups[g.number].prompt, tuple(by_row[r.row] for r in g.rollouts)) for g in part]
+        for part in planned(groups, budget)
+    ]
 
 
 SIZES = [(9, [4, 1, 12, 3]), (2, [7, 20]), (30, [5]), (15, [1, 1, 2]), (6, [6, 9, 30, 2, 5])]
@@ -98,7 +111,7 @@ def test_cutting_and_shuffling_changes_nothing(folder, budget):
     groups = random_groups(2, SIZES)
     whole = step_gradient(folder, [groups], packed=True)
     shuffled = [groups[i] for i in np.random.default_rng(0).permutation(len(groups))]
-    close(whole, step_gradient(folder, plan(shuffled, budget), packed=True))
+    close(whole, step_gradient(folder, cut(shuffled, budget), packed=True))
 
 
 def test_gradient_checkpointing_changes_nothing(folder):
@@ -204,13 +217,13 @@ def test_visible_by_hand():
 @given(sizes, st.integers(1, 60))
 def test_plan_keeps_every_rollout_within_the_budget(table, budget):
     groups = random_groups(0, table)
-    bins = plan(groups, budget)
+    bins = planned(groups, budget)
     rows = sorted(r.row for members in bins for g in members for r in g.rollouts)
     assert rows == list(range(sum(len(g.rollouts) for g in groups)))
-    for members in bins:
+    for members, tokens in zip(bins, cut(groups, budget), strict=True):
         slots = sum(g.slots for g in members)
         assert slots <= budget or (len(members) == 1 and len(members[0].rollouts) == 1)
-        assert slots == pack(members).slots
+        assert slots == pack(tokens).slots
 
 
 def test_the_prompt_is_forwarded_once_and_last_tokens_not_at_all():

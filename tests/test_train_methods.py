@@ -51,12 +51,11 @@ def test_recompute_without_weights_equals_rollouts_with_right_logprobs(base, tmp
     for row in rows:
         row["logprobs"] = None
     null = write(tmp_path / "null", schema.ROLLOUTS, rows)
-    train((base[0], exact, base[2]), tmp_path / "a")
-    train(base, tmp_path / "b", old_policy="recompute", is_cap=0.0)
-    train((base[0], null, base[2]), tmp_path / "c", old_policy="recompute")
+    train((base[0], exact, base[2]), tmp_path / "a", steps=1)
+    train(base, tmp_path / "b", steps=1, old_policy="recompute", is_cap=0.0)
+    train((base[0], null, base[2]), tmp_path / "c", steps=1, old_policy="recompute")
     for other in ("b", "c"):
-        for name, tensor in weights(tmp_path / "a").items():
-            np.testing.assert_allclose(weights(tmp_path / other)[name], tensor, atol=2e-4)
+        close(tmp_path / "a", tmp_path / other)
     with pytest.raises(DataError, match="no logprobs"):
         train((base[0], null, base[2]), tmp_path / "d")
 
@@ -95,15 +94,28 @@ def test_entropy_bonus_raises_entropy(base, tmp_path):
     assert metric(tmp_path / "bonus", "entropy")[-1] > metric(tmp_path / "plain", "entropy")[-1] + 0.02
 
 
-def test_step_shuffle_does_not_depend_on_the_micro_batches(base, tmp_path):
+def gradient(folder: Path) -> dict[str, np.ndarray]:
+    """The gradient of the last step, up to a factor: AdamW's first moment after a single one."""
+    moments = load_file(folder / "trainer" / "optimizer.safetensors")
+    return {name: tensor for name, tensor in moments.items() if name.startswith("exp_avg.")}
+
+
+def close(one: Path, two: Path, tolerance: float = 2e-6) -> None:
+    """Gradients equal, relative to the largest. Weights say less: AdamW turns a gradient near 0 into its sign."""
+    a, b = gradient(one), gradient(two)
+    assert a.keys() == b.keys() and a
+    scale = max(np.abs(tensor).max() for tensor in a.values())
+    for name, tensor in a.items():
+        assert np.abs(tensor - b[name]).max() <= tolerance * scale, name
+
+
+def test_a_step_does_not_depend_on_the_micro_batches(base, tmp_path):
     """Budget and layout are about memory and speed only."""
-    train(base, tmp_path / "a")
+    train(base, tmp_path / "a", steps=1)
     for name, settings in (("b", {"token_budget": 50}), ("c", {"layout": "padded"}), ("d", {"subtasks": False})):
-        train(base, tmp_path / name, **settings)
-        for key, tensor in weights(tmp_path / "a").items():
-            np.testing.assert_allclose(
-                weights(tmp_path / name)[key], tensor, atol=2e-4
-            )  # Adam amplifies rounding where a gradient is near 0
+        train(base, tmp_path / name, steps=1, **settings)
+        close(tmp_path / "a", tmp_path / name)
+        assert metric(tmp_path / name, "loss") == pytest.approx(metric(tmp_path / "a", "loss"), rel=1e-6, abs=1e-7)
 
 
 HERMES = 'I will.\n<tool_call>\n{"name": "get", "arguments": {"city": "Paris", "days": [1, {"n": 2}]}}\n</tool_call>'
@@ -261,28 +273,33 @@ def test_an_adapter_without_peft_says_what_to_install(base, tmp_path, monkeypatc
 
 
 RANK = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.stages.common import Options
 from toolsample_cli.stages.train import run
-rollouts, batch, model, out, settings = sys.argv[1:]
-config = TrainConfig(**json.loads(settings))
-run(Path(rollouts), Path(batch), model=model, out=Path(out), config=config, options=Options())
+rollouts, batch, model, out, settings, die_at = sys.argv[1:]
+config, steps = TrainConfig(**json.loads(settings)), []
+def tick(rows):
+    steps.append(rows)
+    if len(steps) == int(die_at):
+        os._exit(9)
+run(Path(rollouts), Path(batch), model=model, out=Path(out), config=config, options=Options(tick=tick))
 """
 
 
-def two_ranks(base, out: Path, model: Path, settings: dict, port: int) -> None:
-    """The same round in two gloo processes, as torchrun starts them."""
-    command = [sys.executable, "-c", RANK, str(base[1]), str(base[2]), str(model), str(out), json.dumps(settings)]
+def two_ranks(base, out: Path, model: Path, settings: dict, port: int, die_at: int = 0) -> None:
+    """The same round in two gloo processes, as torchrun starts them; `die_at` a step both vanish without a word."""
+    inputs = [base[1], base[2], model, out, json.dumps(settings), die_at]
+    command = [sys.executable, "-c", RANK, *map(str, inputs)]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(2)
     ]
-    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=300) for rank in ranks] == ([9, 9] if die_at else [0, 0])
 
 
 @pytest.mark.slow
@@ -299,6 +316,11 @@ def test_two_ranks_equal_one(base, tmp_path, extra):
     train(base, tmp_path / "two-one", model=tmp_path / "two", **settings)
     two_ranks(base, tmp_path / "one-two", tmp_path / "one", settings, port + 1)
     _near(tmp_path / "two-one", tmp_path / "one-two")
+    saved = {**settings, "save_every": 1}
+    two_ranks(base, tmp_path / "part", base[0], saved, port + 2, die_at=3)
+    assert not (tmp_path / "part").exists() and (tmp_path / ".part.partial").is_dir()
+    train(base, tmp_path / "part", **saved)  # one process takes over in the middle of the round
+    _near(tmp_path / "one", tmp_path / "part")
     for kind, shard in (("steps", schema.STEPS), ("records", schema.RECORDS)):
         one, two = (open_folder(tmp_path / f"{name}.{kind}", shard).load() for name in ("one", "two"))
         numbers = [c for c, dtype in one.schema.items() if dtype.is_float()]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import multiprocessing.connection
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ class VllmBackend:
         self.adapter = config.adapter
         self.options = {**_options(self.policy, config), **(engine_options or {})}
         self.llm = _open(self.options)
+        _watch(self.llm.llm_engine.engine_core)
         self.digest = folder_digest(Path(model)) or self.policy
         if self.adapter:
             self.digest += f"+{folder_digest(Path(self.adapter)) or self.adapter}"
@@ -227,6 +230,23 @@ def _open(options: Mapping[str, Any]) -> Any:
             f"vLLM's engine did not start: {_first_line(error)}",
             hint=f"its own messages stand above; if they name memory: {MEMORY}",
         ) from error
+
+
+def _watch(core: Any) -> None:
+    """Wake the caller when an engine process is killed: vLLM notices, but leaves who waits for answers waiting.
+
+    With the engine in this process there is nothing to watch.
+    """
+    processes = getattr(getattr(getattr(core, "resources", None), "engine_manager", None), "processes", ())
+    answers, ends = getattr(core, "outputs_queue", None), [process.sentinel for process in processes]
+    if answers is None or not ends:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait(ends)
+        answers.put_nowait(RuntimeError("an engine process ended"))
+
+    threading.Thread(target=wait, name="engine-watch", daemon=True).start()
 
 
 def _declared_ends(llm: Any) -> list[int]:

@@ -8,7 +8,7 @@ the slow twin (and the way for models that are not pure attention). Both give th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,20 +17,20 @@ UNUSABLE = -9000.0
 """Stored logprobs at or below this are fillers that engines write for `unknown`; such tokens are dropped."""
 
 
+def usable(logprobs: np.ndarray) -> np.ndarray:
+    """Which tokens can enter the loss, from their stored logprobs."""
+    with np.errstate(invalid="ignore"):
+        return np.isfinite(logprobs) & (logprobs > UNUSABLE)
+
+
 @dataclass(frozen=True)
 class Rollout:
-    """One completion: token ids [L], behaviour logprobs [L] (NaN: unknown), its row in the step and its advantage."""
+    """One completion: token ids [L], behaviour logprobs [L] (NaN: unknown), its row in the round and its advantage."""
 
     row: int
     completion: np.ndarray
     logprobs: np.ndarray
     advantage: float
-
-    @property
-    def usable(self) -> np.ndarray:
-        """Which of its tokens can enter the loss."""
-        with np.errstate(invalid="ignore"):
-            return np.isfinite(self.logprobs) & (self.logprobs > UNUSABLE)
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,42 @@ class Group:
     prompt: np.ndarray
     rollouts: tuple[Rollout, ...]
 
+    def outline(self, number: int) -> GroupOutline:
+        """Its outline as group `number`."""
+        rollouts = (
+            RolloutOutline(r.row, len(r.completion), int(usable(r.logprobs).sum()), r.advantage) for r in self.rollouts
+        )
+        return GroupOutline(number, len(self.prompt), tuple(rollouts))
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOutline:
+    """What a step needs to know of a rollout before it is read: how many tokens it has, and how many usable ones."""
+
+    row: int
+    tokens: int
+    usable: int
+    advantage: float
+
+    @property
+    def slots(self) -> int:
+        """Token slots it needs behind its prompt: the last token predicts nothing."""
+        return max(self.tokens - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutline:
+    """The same of a group, or of a part of one; `filler` is forwarded without weight, to keep ranks in step."""
+
+    number: int
+    prompt_tokens: int
+    rollouts: tuple[RolloutOutline, ...]
+    filler: bool = False
+
     @property
     def slots(self) -> int:
         """Token slots it needs in the packed layout."""
-        return len(self.prompt) + sum(max(len(r.completion) - 1, 0) for r in self.rollouts)
+        return self.prompt_tokens + sum(rollout.slots for rollout in self.rollouts)
 
 
 class Segments:
@@ -118,14 +150,14 @@ class Pack:
         )
 
 
-def plan(groups: Sequence[Group], budget: int) -> list[list[Group]]:
+def plan(groups: Iterable[GroupOutline], budget: int) -> list[list[GroupOutline]]:
     """Cut groups into micro-batches of at most `budget` slots; a group too large is split, its prompt repeated.
 
     A single rollout longer than the budget stands alone. The order is deterministic: first fit by falling size.
     """
     pieces = [piece for group in groups for piece in _split(group, budget)]
     order = sorted(range(len(pieces)), key=lambda i: (-pieces[i].slots, i))
-    bins: list[tuple[int, list[Group]]] = []
+    bins: list[tuple[int, list[GroupOutline]]] = []
     for index in order:
         piece = pieces[index]
         for place, (used, members) in enumerate(bins):
@@ -137,18 +169,17 @@ def plan(groups: Sequence[Group], budget: int) -> list[list[Group]]:
     return [members for _, members in bins]
 
 
-def _split(group: Group, budget: int) -> Iterable[Group]:
-    members: list[Rollout] = []
-    used = len(group.prompt)
+def _split(group: GroupOutline, budget: int) -> Iterable[GroupOutline]:
+    members: list[RolloutOutline] = []
+    used = group.prompt_tokens
     for rollout in group.rollouts:
-        more = max(len(rollout.completion) - 1, 0)
-        if members and used + more > budget:
-            yield Group(group.prompt, tuple(members))
-            members, used = [], len(group.prompt)
+        if members and used + rollout.slots > budget:
+            yield replace(group, rollouts=tuple(members))
+            members, used = [], group.prompt_tokens
         members.append(rollout)
-        used += more
+        used += rollout.slots
     if members:
-        yield Group(group.prompt, tuple(members))
+        yield replace(group, rollouts=tuple(members))
 
 
 def pack(groups: Sequence[Group]) -> Pack:
@@ -207,7 +238,7 @@ def pad(groups: Sequence[Group], pad_id: int = 0) -> Pack:
 
 
 def _tokens(rollouts: Sequence[Rollout]) -> Tokens:
-    use = [rollout.usable for rollout in rollouts]
+    use = [usable(rollout.logprobs) for rollout in rollouts]
     old = [np.where(u, rollout.logprobs, 0.0).astype(np.float32) for u, rollout in zip(use, rollouts, strict=True)]
     rows = [np.full(len(rollout.completion), number) for number, rollout in enumerate(rollouts)]
     return Tokens(

@@ -11,12 +11,14 @@ import glob
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 
+from toolsample_cli import schema
 from toolsample_cli.errors import DataError
 from toolsample_cli.grpo import adapter
 from toolsample_cli.grpo.world import World, like, whole
@@ -29,6 +31,11 @@ TOKENIZER_FILES = (
     "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "tekken.json",
     "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
+
+
+def no_records() -> pl.DataFrame:
+    """An empty table of RECORDS, with the row in the round in place of the rollout's id."""
+    return pl.DataFrame(schema={"row": pl.Int64} | {c.name: c.dtype for c in schema.RECORDS.columns[1:]})
 
 
 @dataclass
@@ -47,7 +54,7 @@ class Position:
     config: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     metrics: list[list[Any]] = field(default_factory=list)
-    records: list[list[Any]] = field(default_factory=list)
+    records: pl.DataFrame = field(default_factory=no_records)
     history: dict[str, list[float]] = field(default_factory=dict)
     base: str | None = None
 
@@ -59,13 +66,15 @@ def read_position(folder: Path) -> Position | None:
         return None
     file = place / STATE
     try:
-        return Position(**json.loads(file.read_text(encoding="utf-8")))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        found["records"] = pl.DataFrame(found["records"], schema=no_records().schema, orient="row")
+        return Position(**found)
     except FileNotFoundError:
         raise DataError(
             f"{file}: missing, this checkpoint was never finished",
             hint="use the checkpoint before it, or delete the folder and rerun train",
         ) from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError, pl.exceptions.PolarsError) as error:
         raise DataError(f"{file}: not a trainer state: {error}") from None
 
 
@@ -100,7 +109,8 @@ class Writer:
             copy_tokenizer(self.source, beside)
             _save(beside / TRAINER / "optimizer.safetensors", moments)
             _save(beside / TRAINER / "rng.safetensors", rng_tensors())
-            _text(beside / TRAINER / STATE, json.dumps(asdict(position), ensure_ascii=False))
+            state = vars(position) | {"records": position.records.rows()}
+            _text(beside / TRAINER / STATE, json.dumps(state, ensure_ascii=False))
             _sync_tree(beside)
             replace(beside, folder)
         self.world.barrier()

@@ -12,13 +12,13 @@ from toolsample_cli.grpo.checkpoint import Position
 from toolsample_cli.output import Output
 
 
-def write_tables(out: Path, position: Position, rollout_ids: list[str]) -> None:
+def write_tables(out: Path, position: Position, rollout_ids: pl.Series) -> None:
     """`<out>.steps` and `<out>.records`; rows of records are in the order of training."""
     steps = pl.DataFrame(position.metrics, schema=schema.STEPS.schema, orient="row")
-    records = [[rollout_ids[row], *rest] for row, *rest in position.records]
+    records = position.records.with_columns(rollout_id=rollout_ids.gather(position.records["row"]))
     frames = {
         "steps": (schema.STEPS, steps),
-        "records": (schema.RECORDS, pl.DataFrame(records, schema=schema.RECORDS.schema, orient="row")),
+        "records": (schema.RECORDS, records.select(list(schema.RECORDS.schema))),
     }
     for name, (kind, frame) in frames.items():
         place = out.parent / f"{out.name}.{name}"

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import StageFailure
 from toolsample_cli.grpo.alarm import collapse
-from toolsample_cli.grpo.batch import Group, Pack, Rollout, pack, pad, plan
+from toolsample_cli.grpo.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan
 from toolsample_cli.grpo.checkpoint import Position
 from toolsample_cli.grpo.data import TrainSet
 from toolsample_cli.grpo.loss import Rule, StepSize, likelihood_loss, policy_loss
@@ -44,7 +45,7 @@ class Run:
     save: Callable[[Position], None] | None = None
     tick: Callable[[int], None] = lambda _: None
     reference: Policy | None = None
-    anchors: dict[int, np.ndarray] | None = None
+    anchored: bool = False
     spans: Callable[[np.ndarray], np.ndarray] | None = None
     trackers: Sequence[Tracker] = ()
 
@@ -84,7 +85,7 @@ def train_round(run: Run) -> Position:
     schedule = schedule_of(run.config)
     run.policy.train()
     for index in range(run.position.done, len(order)):
-        groups = [run.data.groups[number] for number in order[index]]
+        groups = [run.data.groups.outline(number) for number in order[index]]
         rate = schedule.at(run.position.rounds + index / len(order), run.position.step)
         metrics, rows = one_step(run, groups, rate)
         _note(run, groups, metrics, rows)
@@ -97,47 +98,51 @@ def train_round(run: Run) -> Position:
     return run.position
 
 
-def one_step(run: Run, groups: Sequence[Group], rate: float) -> tuple[dict[str, float], dict[int, list[float]]]:
+def one_step(run: Run, groups: Sequence[GroupOutline], rate: float) -> tuple[dict[str, float], dict[int, list[float]]]:
     """One optimizer update. Returns its metrics and, for each rollout of this rank, its sums."""
     size = StepSize(
-        tokens=sum(int(r.usable.sum()) for g in groups for r in g.rollouts),
+        tokens=sum(r.usable for g in groups for r in g.rollouts),
         rollouts=sum(len(g.rollouts) for g in groups),
         constant=run.constant,
     )
     live = _live(groups, run.config)
-    packs = micro_batches(live, run)
+    plans = micro_plans(live, run)
     tally = StepTally()
     for parameters in run.optimizer.param_groups:
         parameters["lr"] = rate
-    for index, micro in enumerate(packs):
-        _sync(run, index + 1 == len(packs))
-        micro_step(run, micro, size, tally)
-    norm, refused = _update(run, bool(packs))
+    for index, members in enumerate(plans):
+        _sync(run, index + 1 == len(plans))
+        micro_step(run, micro_batch(members, run), size, tally)
+    norm, refused = _update(run, bool(plans))
     metrics = tally.metrics(run.world)
     metrics |= {"lr": rate, "grad_norm": norm, "refused": float(refused), "rollouts": float(size.rollouts)}
     metrics |= {"groups": float(len(groups)), "dead_groups": float(len(groups) - len(live))}
-    metrics["dropped_tokens"] = float(sum(len(r.completion) for g in groups for r in g.rollouts) - size.tokens)
+    metrics["dropped_tokens"] = float(sum(r.tokens for g in groups for r in g.rollouts) - size.tokens)
     return metrics, tally.rows
 
 
-def _live(groups: Sequence[Group], config: TrainConfig) -> list[Group]:
+def _live(groups: Sequence[GroupOutline], config: TrainConfig) -> list[GroupOutline]:
     # the gradient of a group without advantages is zero, so it is counted but not forwarded
     if config.objective == "sft" or config.kl > 0 or config.entropy_bonus > 0:
         return list(groups)
-    return [group for group in groups if any(r.advantage != 0.0 and r.usable.any() for r in group.rollouts)]
+    return [group for group in groups if any(r.advantage != 0.0 and r.usable for r in group.rollouts)]
 
 
-def micro_batches(groups: Sequence[Group], run: Run) -> list[Pack]:
-    """This rank's micro-batches of a step; all ranks get the same number."""
-    make = pack if run.packed else pad
+def micro_plans(groups: Iterable[GroupOutline], run: Run) -> list[list[GroupOutline]]:
+    """What stands in each of this rank's micro-batches; all ranks get the same number, if need be a filler."""
     bins = plan(groups, budget_of(run))
-    if not bins:
-        return []
     mine = bins[run.world.rank :: run.world.size]
-    packs = [make(members) for members in mine]
-    while len(packs) < math.ceil(len(bins) / run.world.size):
-        packs.append(make([_weightless(bins[0][0])]))
-    return packs
+    if len(mine) < math.ceil(len(bins) / run.world.size):
+        first = bins[0][0]
+        mine.append([replace(first, rollouts=first.rollouts[:1], filler=True)])
+    return mine
+
+
+def micro_batch(members: Sequence[GroupOutline], run: Run) -> Pack:
+    """Those groups with their tokens, read for this one forward pass."""
+    groups = [run.data.groups.load(member) for member in members]
+    groups = [_weightless(g) if m.filler else g for m, g in zip(members, groups, strict=True)]
+    return (pack if run.packed else pad)(groups)
 
 
 def budget_of(run: Run) -> int:
@@ -158,7 +163,7 @@ def micro_step(run: Run, micro: Pack, size: StepSize, tally: StepTally) -> None:
         span_N = torch.from_numpy(per_token(micro, lambda row, ids: run.spans(ids))).to(run.world.device)
     micro = micro.to(run.world.device)
     reference_N = reference_logprobs(run, micro) if run.config.kl > 0 else None
-    anchor_N = anchor_logprobs(run, micro) if run.anchors is not None else None
+    anchor_N = anchor_logprobs(run, micro) if run.anchored else None
     logp_N, entropy_N = run.policy(micro, entropy=True)
     if run.config.objective == "sft":
         loss = likelihood_loss(logp_N, micro.tokens, size)
@@ -195,27 +200,30 @@ def reference_logprobs(run: Run, micro: Pack) -> torch.Tensor:
 
 def anchor_logprobs(run: Run, micro: Pack) -> torch.Tensor:
     """Logprobs at the start of the round (0 for the weightless filler of a rank)."""
-    known = run.anchors
-    values = per_token(micro, lambda row, ids: known[row] if row >= 0 else np.zeros(len(ids), np.float32))
+    known = run.data.groups.anchor
+    values = per_token(micro, lambda row, ids: known(row) if row >= 0 else np.zeros(len(ids), np.float32))
     return torch.from_numpy(values).to(run.world.device)
 
 
-def score_all(run: Run, policy: Policy) -> dict[int, np.ndarray]:
-    """Logprobs of every rollout under a policy, by row, in one pass without gradient; the same on every rank."""
-    found: dict[int, np.ndarray] = {}
+def score_all(run: Run, policy: Policy) -> None:
+    """Anchor every rollout: its logprobs under a policy, in one pass without gradient; the same on every rank."""
     policy.train(run.policy.training)
+    groups = run.data.groups
     with torch.no_grad():
-        for micro in micro_batches(run.data.groups, run):
+        for members in micro_plans(groups.outlines(), run):
+            micro = micro_batch(members, run)
             logp = policy(micro.to(run.world.device), entropy=False)[0].cpu().numpy()
             counts = np.bincount(micro.tokens.row_N.numpy(), minlength=len(micro.tokens.row_ids))
-            for row, part in zip(micro.tokens.row_ids.tolist(), np.split(logp, np.cumsum(counts)[:-1]), strict=True):
-                found[row] = part
+            parts = np.split(logp, np.cumsum(counts)[:-1])
+            for found in run.world.gather(list(zip(micro.tokens.row_ids.tolist(), parts, strict=True))):
+                for row, part in found:
+                    if row >= 0:
+                        groups.set_anchor(row, part)
     if run.world.size > 1:  # no backward pass follows here that would fold the root's weights up again
         policy.reshard()
-    merged: dict[int, np.ndarray] = {}
-    for part in run.world.gather(found):
-        merged |= part
-    return merged
+    for row in run.data.unscored:
+        groups.take_anchor(row)
+    run.anchored = True
 
 
 def _sync(run: Run, last: bool) -> None:
@@ -236,7 +244,7 @@ def _update(run: Run, any_work: bool) -> tuple[float, bool]:
     return norm, not finite
 
 
-def _note(run: Run, groups: Sequence[Group], metrics: dict[str, float], rows: dict[int, list[float]]) -> None:
+def _note(run: Run, groups: Sequence[GroupOutline], metrics: dict[str, float], rows: dict[int, list[float]]) -> None:
     step = run.position.step
     metrics |= batch_facts(run.data, groups) if run.config.objective == "grpo" else {}
     if run.position.done == 0:
@@ -251,12 +259,13 @@ def _note(run: Run, groups: Sequence[Group], metrics: dict[str, float], rows: di
     merged: dict[int, list[float]] = {}
     for part in run.world.gather(rows):
         merged |= part
-    for group in groups:
-        for rollout in group.rollouts:
-            _, *rest = record(merged.get(rollout.row))
-            usable = int(rollout.usable.sum())
-            dropped = len(rollout.completion) - usable
-            run.position.records.append([rollout.row, step, rollout.advantage, usable, dropped, *rest])
+    lines = [
+        [r.row, step, r.advantage, r.usable, r.tokens - r.usable, *record(merged.get(r.row))[1:]]
+        for group in groups
+        for r in group.rollouts
+    ]
+    known = run.position.records
+    run.position.records = known.vstack(pl.DataFrame(lines, schema=known.schema, orient="row"))
     if metrics["refused"] and run.config.max_refused:
         refused = sum(1 for line in run.position.metrics if line[2] == "refused" and line[3])
         if refused >= run.config.max_refused:
@@ -285,7 +294,7 @@ def watch(run: Run, metrics: dict[str, float]) -> None:
 _COLLAPSE = "go back to an earlier checkpoint; lower --lr or --lr-decay, or mix in easier tasks"
 
 
-def batch_facts(data: TrainSet, groups: Sequence[Group]) -> dict[str, float]:
+def batch_facts(data: TrainSet, groups: Sequence[GroupOutline]) -> dict[str, float]:
     """Signs of health of a step's rollouts (section 2.5 of our notes on ToolExpander's failure modes)."""
     rows = [rollout.row for group in groups for rollout in group.rollouts]
     facts = data.facts[rows]
@@ -294,7 +303,7 @@ def batch_facts(data: TrainSet, groups: Sequence[Group]) -> dict[str, float]:
     right = np.array([exact[a:b].mean() for a, b in itertools.pairwise(ends)])
     shots = facts["task_id"].str.contains(r"@\d+shot$").to_numpy()
     base = facts["base_reward"].to_numpy()
-    lengths = [len(rollout.completion) for group in groups for rollout in group.rollouts]
+    lengths = [rollout.tokens for group in groups for rollout in group.rollouts]
     return {
         "reward": float(facts["reward"].mean()),
         "base_reward": float(base.mean()),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
 
@@ -20,8 +19,7 @@ from toolsample_cli.chat import Chat, load_tokenizer
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.grpo import checkpoint, identity
-from toolsample_cli.grpo.batch import Rollout
-from toolsample_cli.grpo.checkpoint import Position, Writer
+from toolsample_cli.grpo.checkpoint import Position, Writer, no_records
 from toolsample_cli.grpo.data import TrainSet, demonstrations, scored_rollouts
 from toolsample_cli.grpo.model import (
     Loaded,
@@ -116,7 +114,7 @@ class _Round:
         torch.manual_seed(self.config.seed)
         before = checkpoint.read_position(Path(self.model)) if Path(self.model).is_dir() else None
         # a step checkpoint is taken as a model: the rest of its own round is not this one's
-        before = replace(before, done=0, metrics=[], records=[]) if before else Position()
+        before = replace(before, done=0, metrics=[], records=no_records()) if before else Position()
         base = before.base if self.config.lora_rank else None
         loaded = load_policy(self.model, self.config, self.world, base)
         set_threads(loaded, self.config, self.world)
@@ -132,12 +130,12 @@ class _Round:
                 tracker.close()
         self._count_dead(position, before)
         if self.world.first:
-            write_tables(self.out, position, data.facts["rollout_id"].to_list())
-        account.rows_in, account.rows_out = data.facts.height, len(position.records)
+            write_tables(self.out, position, data.facts["rollout_id"])
+        account.rows_in, account.rows_out = data.facts.height, position.records.height
         account.dropped = {name: count for name, count in data.counts.items() if count}
         account.extra |= summary(position, sft=self.config.objective == "sft")
         account.extra |= {"warnings": "; ".join(data.warnings)} if data.warnings else {}
-        position = replace(position, rounds=position.rounds + 1, done=0, metrics=[], records=[])
+        position = replace(position, rounds=position.rounds + 1, done=0, metrics=[], records=no_records())
         writer.write(self.out, run.policy, run.optimizer, position)
         if self.world.first:
             shutil.rmtree(self.partial, ignore_errors=True)
@@ -174,8 +172,7 @@ class _Round:
             self._own_steps(found)
         run = Run(policy, None, data, config, world, before, packed=loaded.packed, tick=self.options.tick)
         if config.objective == "grpo" and config.old_policy == "recompute":
-            run.anchors = score_all(run, policy)
-            fill_missing(data, run.anchors)
+            score_all(run, policy)
         if found is not None:  # anchors belong to the start of the round, weights to where it stopped
             start = str(self.partial)
             where = (base or self.model) if config.lora_rank else None
@@ -227,7 +224,7 @@ class _Round:
     def _constant(self, data: TrainSet) -> int:
         made_with = next(iter(self.folders.values())).config
         asked = self.config.loss_length or int(made_with.get("max_new_tokens", 0) or 0)
-        return asked or max(len(r.completion) for g in data.groups for r in g.rollouts)
+        return asked or int(data.groups.tokens_R.max())
 
     def _count_dead(self, position: Position, before: Position) -> None:
         position.dead_rounds = before.dead_rounds + 1 if dead_share(position) == 1.0 else 0
@@ -236,14 +233,3 @@ class _Round:
                 f"{position.dead_rounds} rounds in a row without a group of differing rewards: nothing is learnt",
                 hint="easier or harder tasks, more samples a task, or a higher temperature",
             )
-
-
-def fill_missing(data: TrainSet, anchors: dict[int, np.ndarray]) -> None:
-    """Rollouts that came without logprobs get the recomputed ones: importance weight 1."""
-    for index, group in enumerate(data.groups):
-        if any(r.row in data.unscored for r in group.rollouts):
-            filled = (
-                Rollout(r.row, r.completion, anchors[r.row], r.advantage) if r.row in data.unscored else r
-                for r in group.rollouts
-            )
-            data.groups[index] = replace(group, rollouts=tuple(filled))
