@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolsample_cli.config import ScoreConfig
-from toolsample_cli.protocols import PROTOCOLS, detect
+from toolsample_cli.protocols import PROTOCOLS, detect, rlla
 from toolsample_cli.protocols.pythonic import carries
 from toolsample_cli.reward import Gold, score_text
 from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
@@ -204,3 +205,29 @@ def test_canonical_text_is_stable_and_storable() -> None:
     assert canonical([float("nan"), float("inf"), -float("inf")]) == '["NaN","Infinity","-Infinity"]'
     calls = (Call("f", {"x": 1}),)
     assert read_calls(calls_json(calls)) == calls
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(10**18, 10**24) | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_records = st.fixed_dictionaries(
+    {"name": st.text(max_size=5) | _values, "parameters": st.dictionaries(st.text(max_size=4), _values) | _values},
+    optional={"arguments": _values},
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(_records, max_size=3), st.booleans(), st.integers(0, 400), st.sampled_from(["", "}", '"', "\n", "0", ","])
+)
+def test_the_fast_reader_of_neat_lines_reads_what_json_reads(records, ascii_only, at, junk):
+    """With and without it the reading is the same to the type of every number, also where the text is damaged."""
+    text = "\n".join(json.dumps(record, ensure_ascii=ascii_only) for record in records)
+    text = (text[:at] + junk + text[at:]).strip()
+    with pytest.MonkeyPatch.context() as patch:
+        fast = rlla._read(text, frozenset())
+        patch.setattr(rlla, "_neat", lambda payload: None)
+        slow = rlla._read(text, frozenset())
+    assert repr(fast) == repr(slow)

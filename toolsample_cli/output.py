@@ -168,7 +168,7 @@ class Output:
     def _differing(self, footer: Mapping[str, Any]) -> list[str]:
         old = {**footer.get("config", {}), **{f"input {k}": v for k, v in footer.get("inputs", {}).items()}}
         new = self._identity()
-        return [key for key in {*old, *new} if old.get(key) != new.get(key)]
+        return [key for key in {**old, **new} if old.get(key) != new.get(key)]
 
     def _identity(self) -> dict[str, Any]:
         return {**json.loads(json.dumps(dict(self.config))), **{f"input {k}": v for k, v in self.inputs.items()}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,9 @@ class World:
         if self.size > 1:
             import torch.distributed as dist
 
+            # gloo's threads still hold tensors of the last collective; one that wants to let go of them while the
+            # interpreter ends brings the process down with "terminate called without an active exception"
+            time.sleep(0.2)
             dist.destroy_process_group()
 
     def sum(self, values: Sequence[float]) -> list[float]:

@@ -157,10 +157,11 @@ def doubts(calls: tuple[Call, ...], tools: list[dict[str, Any]]) -> list[dict[st
         schema = schemas[call.name]
         found += [{**fault, "call": number} for fault in _breaches(canonical(schema), call.arguments)]
         if schema.get("additionalProperties") is not False and not _open_ended(schema):
-            for name in call.arguments.keys() - schema.get("properties", {}).keys():
-                found.append(
-                    {"issue": "unknown_argument", "call": number, "at": name, "detail": f"{name} is not listed"}
-                )
+            found += [
+                {"issue": "unknown_argument", "call": number, "at": name, "detail": f"{name} is not listed"}
+                for name in call.arguments
+                if name not in schema.get("properties", {})
+            ]
     return found
 
 

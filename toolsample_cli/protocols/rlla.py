@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from toolsample_cli.protocols.base import Parsed, behind_thoughts, bounded
 from toolsample_cli.protocols.hermes import untagged
 from toolsample_cli.protocols.meaning import read_blocks
@@ -32,6 +34,16 @@ _decoder = json.JSONDecoder()
 _decode, _scan = _decoder.raw_decode, _decoder.scan_once
 _NEAT = re.compile(r"<think>([^<]*)</think>\n<tool_call>\n([^<]*)\n</tool_call>")
 """The form of a call where no tag stands in thought or block: what most answers are, and nothing in it is in doubt."""
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A line of a block as it should be."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+_line_of = msgspec.json.Decoder(_Line).decode
 _HEAD, _TAIL = "</think>\n<tool_call>\n", "\n</tool_call>"
 
 
@@ -136,6 +148,8 @@ def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
 
 def _read(payload: str, lifted: frozenset[str]) -> Parsed:
     """The calls of a block."""
+    if "one_line" not in lifted and (neat := _neat(payload)) is not None:
+        return Parsed("ok", neat, False, None, None, neat)
     calls: list[Call] = []
     broken: list[int] = []
     odd: list[int] = []
@@ -157,6 +171,15 @@ def _read(payload: str, lifted: frozenset[str]) -> Parsed:
             return Parsed(found, slip=found)
     taken = tuple(calls)
     return Parsed(slip or "ok", taken, False, None, None, taken, tuple(broken), slip, tuple(odd))
+
+
+def _neat(payload: str) -> tuple[Call, ...] | None:
+    """The calls of a block in which nothing is in doubt, as nearly all are; None for any other."""
+    try:
+        guard(payload)
+        return tuple([Call(line.name, line.parameters) for line in map(_line_of, payload.split("\n"))])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def _lines(payload: str) -> list[dict[str, Any] | str]:

@@ -43,8 +43,8 @@ def components(
     """
     if calls is None:
         return NOTHING
-    if equal is operator.eq and not broken and tuple(calls) == tuple(gold):
-        return _everything(gold)
+    if not broken and len(calls) == len(gold) and _in_step(gold, calls):
+        return _side_by_side(gold, calls, equal)
     if match == "optimal":
         return _optimal(gold, calls, broken, equal)
     name = jaccard([call.name for call in gold], [call.name for call in calls])
@@ -68,14 +68,31 @@ def components(
     return Components(name, key, value, total, tuple(pairs))
 
 
-def _everything(gold: Sequence[Call]) -> Components:
-    key, value = float(len(gold)), float(sum(len(call.arguments) for call in gold))
-    return Components(1.0, key, value, 1.0 + key + value, tuple((at, at) for at in range(len(gold))))
+def _in_step(gold: Sequence[Call], calls: Sequence[Call]) -> bool:
+    """Whether the names are the same in the same order, each once."""
+    for wanted, call in zip(gold, calls, strict=True):
+        if wanted.name != call.name:
+            return False
+    return len(gold) == 1 or len({call.name for call in gold}) == len(gold)
+
+
+def _side_by_side(gold: Sequence[Call], calls: Sequence[Call], equal: Equal) -> Components:
+    """There is one way to pair calls that are in step, under either rule."""
+    key, value, total = 0.0, 0.0, 1.0
+    pairs: list[tuple[int, int]] = []
+    for at, (wanted, call) in enumerate(zip(gold, calls, strict=True)):
+        keys, values = similarity(wanted, call, equal)
+        if keys + values > 0.0:
+            pairs.append((at, at))
+            total, key, value = total + (keys + values), key + keys, value + values
+    return Components(1.0, key, value, total, tuple(pairs))
 
 
 def similarity(wanted: Call, found: Call, equal: Equal = operator.eq) -> tuple[float, float]:
     """(key, value) component of one pair: Jaccard of the keys, number of right values."""
     want, have = wanted.arguments, found.arguments
+    if equal is operator.eq and want == have:
+        return 1.0, float(len(want))
     common, values = 0, 0.0
     for key, value in want.items():
         if key in have:

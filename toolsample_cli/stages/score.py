@@ -5,8 +5,10 @@ Memory is bounded by one shard of rollouts and the tasks it names. An errored ro
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,19 @@ def _selected(source: Folder, shard: Shard, rows: int, options: Options, rules: 
     return frame if wanted is None else frame.filter(pl.col("task_id").is_in(wanted))
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Scoring makes millions of small objects and no cycles; looking for cycles among them costs a twentieth."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@_without_collector()
 def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.DataFrame:
     """Scores of a frame of rollouts, row for row."""
     ids = rollouts["task_id"].to_list()
