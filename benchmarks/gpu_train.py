@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 import train as cpu  # noqa: E402
+from meter import peak_mb  # noqa: E402
 
 SHAPE = {
     "vocab_size": 151936,
@@ -123,7 +124,7 @@ def ours(folder: Path, steps: int, device: str) -> dict[str, Any]:
     head = policy.inner.get_output_embeddings().weight.numel()
     scored = int(data.groups.tokens_R.sum())
     flops = 6 * (body * slots + head * scored)  # attention left out, so utilisation is understated
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else cpu.peak_mb()
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peak_mb()
     losses = [round(value, 5) for _, _, name, value in position.metrics if name == "loss"]
     return {
         "seconds": round(seconds, 2), "tokens_per_s": round(tokens / seconds), "slots_per_s": round(slots / seconds),

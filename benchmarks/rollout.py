@@ -13,13 +13,14 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from meter import peak_mb
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -117,7 +118,7 @@ def measure_transformers(arguments: argparse.Namespace, folder: Path) -> dict[st
         "tokens_per_cpu_s": round(max(ours)),
         "tokens_per_cpu_s_generate": round(max(plain)),
         "ratio_vs_generate": round(max(ours) / max(plain), 2),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_mb": round(peak_mb()),
     }
 
 
@@ -178,14 +179,14 @@ def measure_replay(arguments: argparse.Namespace, folder: Path) -> dict[str, Any
     from toolsample_cli.stages.common import Options
     from toolsample_cli.stages.rollout import run
 
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    base = peak_mb()
     began = time.process_time()
     account = run(folder / "many", folder / "out", None, RolloutConfig(n=arguments.n, backend="replay"), Options())
     seconds = time.process_time() - began
     return {
         "us_per_sample_replay": round(1e6 * seconds / account.rows_out, 1),
         "replay_samples": account.rows_out,
-        "replay_mb_above_start": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - base),
+        "replay_mb_above_start": round(peak_mb() - base),
     }
 
 

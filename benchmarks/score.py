@@ -14,13 +14,14 @@ import argparse
 import json
 import random
 import re
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+
+from meter import peak_mb
 
 SAMPLES = 8
 _SPEECH = (
@@ -107,9 +108,8 @@ def _child(name: str, folder: Path) -> dict:
 
 
 def _used(start: float, wall: float) -> dict:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu = time.process_time() - start
-    return {"cpu_s": cpu, "wall_s": time.perf_counter() - wall, "peak_mb": usage.ru_maxrss / 1024}
+    return {"cpu_s": cpu, "wall_s": time.perf_counter() - wall, "peak_mb": peak_mb()}
 
 
 def ours(folder: Path) -> dict:

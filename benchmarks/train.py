@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from meter import peak_mb
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -84,14 +85,6 @@ def read(folder: Path, config: Any) -> Any:
 
     batch = open_folder(folder / "batch", schema.BATCH).load()
     return scored_rollouts(open_folder(folder / "rollouts", schema.ROLLOUTS), batch, config, 1 << 30)
-
-
-def peak_mb() -> float:
-    """Largest resident set of this process so far; getrusage would count what its parent held when it forked, too."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def ours(folder: Path, steps: int) -> dict[str, Any]:

@@ -93,6 +93,13 @@ def test_a_rollout_named_twice_is_refused(tmp_path: Path):
         scored_rollouts(open_folder(twice, schema.ROLLOUTS), batch, TrainConfig(), 100)
 
 
+def test_a_null_token_is_named(tmp_path: Path):
+    rows = rows_of(groups=2, samples=2, prompt=3, completion=3)
+    rows[2]["prompt_ids"] = [5, None, 7]
+    with pytest.raises(DataError, match=r"row 3 \(task t00.\): prompt token 2 is null"):
+        read(tmp_path, rows)
+
+
 def test_places_of_a_column_are_kept(tmp_path: Path):
     """Written anew in the middle, the rest stays."""
     from toolsample_cli.grpo.store import Column

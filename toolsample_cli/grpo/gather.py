@@ -146,8 +146,10 @@ def check_ids(lists: Lists, vocabulary: int, where: Callable[[int], str]) -> Non
     flat = lists.flat
     if not len(flat) or (flat.min() >= 0 and flat.max() < vocabulary):
         return
-    place = int(np.argmax((flat < 0) | (flat >= vocabulary)))
+    place = int(np.argmax(~((flat >= 0) & (flat < vocabulary))))
     row = int(np.searchsorted(lists.start + lists.count, place, side="right"))
+    if np.isnan(flat[place]):
+        raise DataError(f"{where(row)} token {place - int(lists.start[row]) + 1} is null")
     raise DataError(
         f"{where(row)} token {int(flat[place])} is outside the model's vocabulary of {vocabulary}",
         hint="the rollouts were made with another tokenizer; give the model that made them",

@@ -6,7 +6,6 @@ files stand where `TMPDIR` says and vanish with the process.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,21 +32,21 @@ class Column:
 
     def write(self, place: int, values: np.ndarray) -> None:
         """Write at a place, over what is there."""
+        self.file.seek(place * self.dtype.itemsize)
         rest = memoryview(np.ascontiguousarray(values, dtype=self.dtype)).cast("B")
-        at = place * self.dtype.itemsize
         while rest:
-            done = os.pwrite(self.file.fileno(), rest, at)
-            rest, at = rest[done:], at + done
+            rest = rest[self.file.write(rest) :]
 
     def read(self, place: int, count: int) -> np.ndarray:
         """`count` values from a place."""
+        self.file.seek(place * self.dtype.itemsize)
         out = np.empty(count, self.dtype)
-        rest, at = memoryview(out).cast("B"), place * self.dtype.itemsize
+        rest = memoryview(out).cast("B")
         while rest:
-            done = os.preadv(self.file.fileno(), [rest], at)
+            done = self.file.readinto(rest)
             if not done:
                 raise OSError("a temporary file of token arrays was cut short")
-            rest, at = rest[done:], at + done
+            rest = rest[done:]
         return out
 
 
