@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from study_counts import counts, shards, table
 
 from toolsample_cli.bfcl import environment
 from toolsample_cli.bfcl.entries import read_questions
@@ -51,13 +52,9 @@ def rows_of(policy: str, folder: Path, checker: Checker | None = None) -> list[d
             answers = place / f"round-{number}" / "heldout" / HELD / "rollouts"
             row["bfcl"] = checker.accuracy(answers) if checker and last else None
             row["held_plain"] = plain(place) if last else None
+            row |= counts(place / f"round-{number}", HELD)
             rows.append({"policy": policy, "arm": run.arm, "seed": run.seed, **row})
     return rows
-
-
-def shards(folder: Path, *columns: str) -> pl.DataFrame:
-    """These columns of all shards of a folder."""
-    return pl.concat([pl.read_parquet(file, columns=list(columns)) for file in sorted(folder.glob("*.parquet"))])
 
 
 class Checker:
@@ -207,6 +204,7 @@ def parts(frame: pl.DataFrame) -> dict[str, str]:
         made[policy] = f"Start: {100 * np.mean(starts):.1f} % exact.\n\n{markdown(arm_rows(runs))}"
         if policy in POLICIES:
             made[f"{policy} steps"] = markdown(equal_steps(runs))
+            made[f"{policy} counts"] = markdown(table(frame.filter(pl.col("policy") == policy)))
     return made
 
 
