@@ -50,7 +50,7 @@ if [ ! -d "$run/mastered" ]; then
   python examples/mastered.py "$run/pool"
   toolsample import "$run/pool/mastered.jsonl" -o "$run/mastered"
 fi
-for name in uniform rds dscl; do
+for name in uniform dapo rds dscl; do
   arm "$name" policy-mastered "$run/mastered" "$start/policy" "$recipe" "$seeds"
 done
 # Do demonstrations stay too long?

@@ -134,8 +134,9 @@ class Scorer:
         self._gated = "ungated_format" in rules.lifted
         self._judges = "free_response" in rules.lifted
         self.bounds = (-3.0, 4.0) if gold.calls or self._judges else (0.0, 1.0)
-        self.maxima = gold.maxima if gold.calls else ((1.0, 0.0, 0.0) if self._judges else (None, None, None))
-        self._most = sum(gold.maxima)
+        most = gold.maxima
+        self.maxima = most if gold.calls else ((1.0, 0.0, 0.0) if self._judges else (None, None, None))
+        self._most = sum(most)
         self._kept: dict[tuple[str, bool], tuple] = {}
         self._keeps = not rules.extras and not rules.components
 

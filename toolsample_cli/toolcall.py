@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 MAX_DEPTH = 100
 """Deepest nesting that is read. Real arguments stay below 10; the decoder itself fails at about 1,000."""
 
@@ -95,9 +97,22 @@ def calls_json(calls: Sequence[Call]) -> str:
     return _storable(f"[{','.join(texts)}]")
 
 
+class _Record(msgspec.Struct, gc=False):
+    """A stored call."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+_records_of = msgspec.json.Decoder(list[_Record]).decode
+
+
 def read_calls(text: str) -> tuple[Call, ...]:
     """Calls from their stored form; ValueError, KeyError or TypeError when it is not one."""
-    return tuple(Call.of(record) for record in json.loads(text))
+    try:
+        return tuple([Call(record.name, record.arguments) for record in _records_of(text)])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return tuple(Call.of(record) for record in json.loads(text))
 
 
 class TooDeep(ValueError):

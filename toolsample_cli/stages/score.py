@@ -70,31 +70,33 @@ class Subjects:
             frame = frame.filter(pl.col("task_id").is_in(wanted))
             frames.append(frame)
             for row, *record in frame.select("row", *self._read).iter_rows():
-                scorer, demos = self._subject(location(shard.path, row=row + 1, task=record[0]), *record)
+                scorer, demos = self._subject(shard.path, row, *record)
                 scorers.append(scorer)
                 shots.append(demos)
         return _taken(frames, scorers, shots)
 
     def _subject(
-        self, where: str, _: str, protocol: str, tools_json: str, gold_json: str, kind: str, demos_json: str,
-        category: str, extra_json: str = "{}",
+        self, file: Path, row: int, task_id: str, protocol: str, tools_json: str, gold_json: str, kind: str,
+        demos_json: str, category: str, extra_json: str = "{}",
     ) -> tuple[Scorer, int]:  # fmt: skip
         """Scorer and number of demonstrations of one task, from its columns in the order of READ."""
+
+        def fault(what: str, hint: str | None = None) -> DataError:
+            return DataError(f"{location(file, row=row + 1, task=task_id)}: {what}", hint=hint)
+
         protocol = protocol if self._rules.config.protocol == "task" else self._rules.config.protocol
         if protocol not in KNOWN:
-            raise DataError(f"{where}: unknown protocol {protocol!r}", hint=f"known: {', '.join(KNOWN)}")
+            raise fault(f"unknown protocol {protocol!r}", hint=f"known: {', '.join(KNOWN)}")
         try:
             gold = Gold.of(gold_json, kind)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{where}: gold_json is not a list of {{name, arguments}}: {error!r}") from None
+            raise fault(f"gold_json is not a list of {{name, arguments}}: {error!r}") from None
         try:
             tools = toolbox(tools_json)
             shots = 0 if demos_json == "[]" else len(json.loads(demos_json))
             allowed = None if extra_json == "{}" else json.loads(extra_json).get("possible_answer")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{where}: tools_json, demos_json or extra_json is not what it should be: {error!r}"
-            ) from None
+            raise fault(f"tools_json, demos_json or extra_json is not what it should be: {error!r}") from None
         if isinstance(allowed, list) and len(allowed) == len(gold.calls):
             gold = replace(gold, allowed=tuple(allowed))
         return Scorer(gold, protocol, self._rules, tools, category), shots
