@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent
 RAW, PAGE = FOLDER / "study.parquet", FOLDER / "study.md"
 ARMS = ("uniform", "dapo", "rds", "tdcl", "dscl", "dmhs", "set", "toolexpander", "everything")
 POLICIES = ("policy", "policy-weak")
-TRIED = ("fade", "coarse", "coarse-dmhs")
+TRIED = ("fade", "dmhs-calls", "coarse", "coarse-dmhs")
 """Arms that came up while looking for reasons; fewer seeds."""
 HELD = "fresh"
 COMPONENTS = ("format", "name", "key", "value")

@@ -53,8 +53,9 @@ fi
 for name in uniform dapo rds dscl; do
   arm "$name" policy-mastered "$run/mastered" "$start/policy" "$recipe" "$seeds"
 done
-# Do demonstrations stay too long?
+# Do demonstrations stay too long? Do those that decline give the answer away?
 arm fade policy-weak "$run/corpus" "$start/policy-weak" "$fast" 0,1,2
+arm dmhs-calls policy-weak "$run/corpus" "$start/policy-weak" "$fast" "$seeds"
 # Does the fine reward leave nothing to rescue?
 for name in coarse coarse-dmhs; do
   arm "$name" policy-weak-coarse "$run/corpus" "$start/policy-weak" "$fast" 0,1,2

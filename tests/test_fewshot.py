@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 from curation_data import RIGHT, WRONG, score_frame, task_row, write
 from hypothesis import given, settings
@@ -202,6 +203,24 @@ def test_own_demonstrations_come_from_solved_tasks_alone(tmp_path):
     few = [form for form in forms if form["parent_task_id"]]
     assert len(few) == 6 and {name for form in few for name in form["demo_task_ids"]} == {"t3", "t6"}
     assert all("mine" in form["demos_json"] for form in few)
+
+
+@pytest.mark.parametrize("asked", ["all", "calls"])
+def test_tasks_that_want_no_call_can_be_left_without_demonstrations(tmp_path, asked):
+    """`demo_for = calls`: demonstrations that all decline would tell the answer."""
+    names = [f"t{i}" for i in range(8)]
+    declines = {name: {"gold_json": "[]", "gold_kind": "response", "gold_text": f"not {name}"} for name in names[:4]}
+    tasks = [{**task_row(name), **declines.get(name, {})} for name in names]
+    corpus = write(schema.TASKS, tmp_path / "corpus", [schema.frame(schema.TASKS, tasks)])
+    scores = write(schema.SCORES, tmp_path / "scores", [score_frame({name: [WRONG] * 12 for name in names})])
+    run_filter(scores, None, tmp_path / "groups", FilterConfig(), Options())
+    config = CurriculumConfig(tasks_per_round=8, hard="fewshot", demo_for=asked, hard_share=1.0)
+    account = run(Paths(corpus, tmp_path / "groups", scores), tmp_path / "out", config, Options())
+    forms = open_folder(tmp_path / "out" / "tasks", schema.TASKS).load()
+    few = forms.filter(pl.col("parent_task_id").is_not_null())
+    wanted = names if asked == "all" else names[4:]
+    assert sorted(few["parent_task_id"].to_list()) == wanted and forms.height == 8
+    assert account.extra.get("without demonstration", 0) == 8 - len(wanted)
 
 
 def rollout(name: str, task: str, text: str) -> dict:

@@ -184,6 +184,11 @@ class CurriculumConfig:
         "demonstrations: gold answers of other tasks, or only of tasks the model solved itself, with its own thoughts",
         choices=("gold", "own"),
     )
+    demo_for: str = knob(
+        "all",
+        "hard tasks that get demonstrations; demonstrations that decline give away that a task wants no call",
+        choices=("all", "calls"),
+    )
     demo_tokens: int = knob(1024, "budget of one prompt's demonstrations, in tokens of about 4 bytes", low=1)
     reward: str = knob(
         "",

@@ -30,7 +30,11 @@ def with_demonstrations(
     rows: pl.DataFrame, sources: Sources, state: State, config: CurriculumConfig, counts: Counter[str]
 ) -> pl.DataFrame:
     """Hard rows in few-shot form; a task for which no demonstration fits stays as it is and is counted."""
-    hard = rows.filter(pl.col("task_id").is_in(list(state.hard)))
+    is_hard = pl.col("task_id").is_in(list(state.hard))
+    if config.demo_for == "calls":
+        counts["without demonstration"] += rows.filter(is_hard, gold_json="[]").height
+        is_hard &= pl.col("gold_json") != "[]"
+    hard = rows.filter(is_hard)
     if not hard.height:
         return rows
     bank = None if config.hard == "hint" else _bank(hard, sources, config, state.round + 1)
@@ -42,7 +46,7 @@ def with_demonstrations(
             shots = state.hard[row["task_id"]].shots
             rewritten.append(fewshot.rewrite(row, bank.choose(fewshot.Example.of(row), shots, config.demo_tokens)))
         counts["few-shot" if rewritten[-1]["parent_task_id"] else "without demonstration"] += 1
-    easy = rows.filter(~pl.col("task_id").is_in(list(state.hard)))
+    easy = rows.filter(~is_hard)
     return pl.concat([easy, schema.frame(schema.TASKS, rewritten)]).sort("task_id")
 
 
