@@ -1,9 +1,11 @@
 """Our training round against TRL's GRPOTrainer driven offline: CPU seconds, peak memory, losses digit for digit.
 
 `python benchmarks/train.py --json [--shape toolcall|think] [--size 1m|17m] [--trl-python PYTHON]`. Same shard, model,
-optimizer steps and one thread, each side in a process of its own. `cpu_ratio` is TRL's CPU seconds over ours for the
-steps themselves (imports and model loading left out), `peak_ratio` our peak memory over TRL's. `--scaling` measures
-ours from 1,000 rollouts to 50 times as many, `--head` the language-model head at 151,936 tokens.
+optimizer steps and one thread, each side in a process of its own. They take turns, as a shared machine changes its
+speed within a minute: before each step of TRL's our whole round runs once, and once more after the last. `cpu_ratio`
+is TRL's CPU seconds over the mean of ours for the steps themselves (imports and model loading left out), `peak_ratio`
+our peak memory over TRL's. `--scaling` measures ours from 1,000 rollouts to 50 times as many, `--head` the
+language-model head at 151,936 tokens.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,8 @@ SIZES = {
     "tiny": {"hidden_size": 32, "num_hidden_layers": 1, "head_dim": 8, "vocab_size": 512},
 }
 LR = 1e-4
+TURN = "turn"
+"""What the slower side writes when the other may run."""
 
 
 def lengths(shape: str, random: Any) -> tuple[int, Any]:
@@ -119,7 +125,7 @@ def move(model: Any, folder: Path) -> float:
     return sum((p.detach() - before[n]).abs().double().sum().item() for n, p in model.named_parameters())
 
 
-def theirs(folder: Path, steps: int, *, on_gpu: bool = False) -> dict[str, Any]:
+def theirs(folder: Path, steps: int, *, on_gpu: bool = False, take_turns: bool = False) -> dict[str, Any]:
     """The same steps by GRPOTrainer; generation and scoring are replaced by the shard."""
     import numpy as np
     import torch
@@ -127,7 +133,7 @@ def theirs(folder: Path, steps: int, *, on_gpu: bool = False) -> dict[str, Any]:
     torch.set_num_threads(1)
     from datasets import Dataset
     from torch.nn.utils.rnn import pad_sequence
-    from transformers import AutoTokenizer, logging
+    from transformers import AutoTokenizer, TrainerCallback, logging
     from trl import GRPOConfig, GRPOTrainer
 
     from toolsample_cli.grpo.trainer import step_order
@@ -161,6 +167,11 @@ def theirs(folder: Path, steps: int, *, on_gpu: bool = False) -> dict[str, Any]:
             }
             return {name: tensor.to(self.accelerator.device) for name, tensor in found.items()}
 
+    class Turns(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            print(TURN, flush=True)
+            sys.stdin.readline()
+
     arguments = GRPOConfig(
         output_dir=str(folder / "trl"), per_device_train_batch_size=8, gradient_accumulation_steps=per_step // 8,
         num_generations=samples, max_completion_length=1024, beta=0.0, loss_type="dapo", epsilon=0.2, epsilon_high=0.28,
@@ -174,6 +185,7 @@ def theirs(folder: Path, steps: int, *, on_gpu: bool = False) -> dict[str, Any]:
         args=arguments,
         train_dataset=Dataset.from_list([{"prompt": "-", "group": int(number)} for number in order]),
         processing_class=AutoTokenizer.from_pretrained(folder / "tiny"),
+        callbacks=[Turns()] if take_turns else None,
     )
     started, clock = time.process_time(), time.perf_counter()
     trainer.train()
@@ -200,36 +212,61 @@ def head() -> dict[str, Any]:
     return {"cpu_s": time.process_time() - started, "extra_peak_mb": peak_mb() - before}
 
 
-WORKERS = {"ours": ours, "theirs": theirs}
+WORKERS = {"ours": ours, "theirs": partial(theirs, take_turns=True)}
 
 
-def worker(python: str, *arguments: str) -> dict[str, Any] | None:
-    """Run one side in a process of its own; None when its packages are not there."""
+def start(python: str, *arguments: str) -> subprocess.Popen[str]:
+    """One side in a process of its own."""
     command = [python, __file__, "--worker", *arguments]
     environment = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HOME": str(Path.home())}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        print(done.stderr[-2000:], file=sys.stderr)
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str], turn: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
+    """Its record, after `turn()` each time it waits for one; None when it failed (its packages are not there)."""
+    assert process.stdin and process.stdout
+    last = ""
+    for last in process.stdout:
+        if last.strip() == TURN:
+            turn()
+            process.stdin.write("\n")
+            process.stdin.flush()
+    return None if process.wait() else json.loads(last)
+
+
+def worker(python: str, *arguments: str) -> dict[str, Any]:
+    """Run one side that must not fail."""
+    found = finish(start(python, *arguments))
+    assert found is not None
+    return found
 
 
 def compare(given: argparse.Namespace) -> dict[str, Any]:
-    """Both sides on one shard."""
+    """Both sides on one shard, in turns."""
+    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, given.shape, given.size, given.groups, 8)
-        mine = worker(sys.executable, "ours", str(folder), str(given.steps))
-        trl = worker(given.trl_python, "theirs", str(folder), str(given.steps))
-    assert mine is not None
+
+        def run_ours() -> None:
+            runs.append(worker(sys.executable, "ours", str(folder), str(given.steps)))
+
+        trl = finish(start(given.trl_python, "theirs", str(folder), str(given.steps)), run_ours)
+        run_ours()
+    mine = runs[0]
+    assert all(run["loss"] == mine["loss"] and run["move"] == mine["move"] for run in runs)
+    seconds = [run["cpu_s"] for run in runs]
+    mean = sum(seconds) / len(seconds)
     record = {"shape": given.shape, "size": given.size, "rollouts": given.groups * 8, "steps": given.steps}
     record |= {"tokens": mine["tokens"], "slots": int(sum(mine["slots"]))}
-    record |= {"cpu_s": round(mine["cpu_s"], 2), "tokens_per_cpu_s": round(mine["tokens"] / mine["cpu_s"])}
-    record |= {"peak_mb": round(mine["peak_mb"]), "loss": [round(v, 6) for v in mine["loss"]]}
+    record |= {"cpu_s": round(mean, 2), "cpu_s_runs": [round(value, 2) for value in seconds]}
+    record |= {"tokens_per_cpu_s": round(mine["tokens"] / mean)}
+    peak = max(run["peak_mb"] for run in runs)
+    record |= {"peak_mb": round(peak), "loss": [round(v, 6) for v in mine["loss"]]}
     if trl is None:
         return record | {"trl": None}
-    record |= {"trl_cpu_s": round(trl["cpu_s"], 2), "cpu_ratio": round(trl["cpu_s"] / mine["cpu_s"], 2)}
-    record |= {"trl_peak_mb": round(trl["peak_mb"]), "peak_ratio": round(mine["peak_mb"] / trl["peak_mb"], 3)}
+    record |= {"trl_cpu_s": round(trl["cpu_s"], 2), "cpu_ratio": round(trl["cpu_s"] / mean, 2)}
+    record |= {"trl_peak_mb": round(trl["peak_mb"]), "peak_ratio": round(peak / trl["peak_mb"], 3)}
     for key in ("loss", "grad_norm"):
         record[f"{key}_difference"] = max(abs(a - b) for a, b in zip(mine[key], trl[key], strict=True))
     record["trl_loss"] = trl["loss"]
@@ -244,7 +281,6 @@ def scaling(given: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
             make(Path(name), "short", "tiny", groups, 8)
             found = worker(sys.executable, "ours", name, str(max(groups // 125, 1)))
-        assert found is not None
         record |= {f"rollouts_{label}": groups * 8, f"tokens_{label}": found["tokens"]}
         record |= {f"us_per_token_{label}": round(1e6 * found["cpu_s"] / found["tokens"], 2)}
         record |= {f"peak_mb_{label}": round(found["peak_mb"])}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from tiny_model import tiny_model
 from training_world import load, plain_logprobs
 
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.grpo import attention, norm
+from toolsample_cli.grpo import attention, light
 from toolsample_cli.grpo import policy as policy_module
 from toolsample_cli.grpo.attention import segment_attention, visible
 from toolsample_cli.grpo.batch import Group, GroupOutline, Rollout, Segments, pack, pad, plan
@@ -59,7 +61,7 @@ def step_gradient(folder, micro_batches, *, packed: bool, loss: str = "dapo", si
     """Loss and gradients of a step cut into given micro-batches."""
     policy = Policy(load(folder, attention.register() if packed else "sdpa"))
     if packed:
-        norm.lighten(policy.model)
+        light.lighten(policy.model)
     total = 0.0
     for members in micro_batches:
         micro = pack(members) if packed else pad(members)
@@ -183,29 +185,59 @@ def test_light_norm_has_the_written_out_norms_value_and_gradient(shape):
     x, weight = torch.randn(shape, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     inputs = [tensor.requires_grad_() for tensor in (x, weight)]
     mix = torch.randn(shape, dtype=torch.float64)
-    light = norm.RootMeanSquare.apply(x, weight, 1e-6)
+    fused = light.RootMeanSquare.apply(x, weight, 1e-6)
     plain = weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
-    torch.testing.assert_close(light, plain)
-    fast, slow = (torch.autograd.grad((mix * y).sum(), inputs) for y in (light, plain))
+    torch.testing.assert_close(fused, plain)
+    fast, slow = (torch.autograd.grad((mix * y).sum(), inputs) for y in (fused, plain))
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_only_norms_that_mean_the_same_are_made_light(folder):
-    """All of Qwen3's: two a layer, one for queries, one for keys, one at the end. One that adds 1 stays as it is."""
-    model = load(folder)
+def test_light_rotation_has_the_written_out_rotations_value_and_gradient():
+    """Also where the two halves turn by different angles, which no model does."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 5, 8, dtype=torch.float64).transpose(1, 2).requires_grad_()
+    cos, sin, mix = torch.randn(3, 1, 5, 2, 8, dtype=torch.float64)
+    fused = light.Rotation.apply(x, cos, sin)
+    plain = x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin
+    torch.testing.assert_close(fused, plain)
+    fast, slow = (torch.autograd.grad((mix * y).sum(), x) for y in (fused, plain))
+    torch.testing.assert_close(fast, slow)
+
+
+def test_only_what_means_the_same_is_made_light(folder):
+    """All of Qwen3's: two norms a layer, one for queries, one for keys, one at the end, and a rotation a layer."""
+    model, untouched = load(folder), load(folder)
+    layers = model.config.num_hidden_layers
     x = torch.randn(1, 3, model.config.hidden_size)
     before = model.model.norm(x)
-    assert norm.lighten(model) == 4 * model.config.num_hidden_layers + 1
+    assert light.lighten(model) == (4 * layers + 1, layers)
     torch.testing.assert_close(model.model.norm(x), before)
     half = x.to(torch.bfloat16)
     assert model.model.norm(half).dtype == torch.promote_types(half.dtype, model.model.norm.weight.dtype)
+    ids = torch.arange(1, 9)[None]
+    torch.testing.assert_close(model(ids).logits, untouched(ids).logits)
+    copied = copy.deepcopy(model)
+    torch.testing.assert_close(copied.to(torch.bfloat16)(ids).logits, untouched.to(torch.bfloat16)(ids).logits)
 
     class OtherRMSNorm(type(load(folder).model.norm)):
         def forward(self, x):
             return super().forward(x) * (1 + self.weight)
 
-    assert norm.lighten(OtherRMSNorm(8)) == 0
+    assert light.lighten(OtherRMSNorm(8)) == (0, 0)
+
+
+def apply_rotary_pos_emb(q, k, cos, sin):
+    """One that turns neighbours, not halves: it must stay."""
+    return tuple(x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin for x in (q, k))
+
+
+def test_a_rotation_of_another_kind_stays():
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, cos, sin):
+            return apply_rotary_pos_emb(q, k, cos, sin)
+
+    assert light.lighten(Attention()) == (0, 0)
 
 
 def test_visible_by_hand():
@@ -236,15 +268,17 @@ def test_the_prompt_is_forwarded_once_and_last_tokens_not_at_all():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("keep", [0, 1 << 25])
-def test_head_in_chunks_equals_plain_logits(monkeypatch, keep, temperature):
-    """Logprob, entropy and the gradients of both, with the logits kept and recomputed in chunks of three."""
+@pytest.mark.parametrize("bonus", [0.0, 1.0])
+def test_head_in_chunks_equals_plain_logits(monkeypatch, bonus, keep, temperature):
+    """Logprob, entropy and the gradients of both, with the logits kept and recomputed, in chunks of three."""
     monkeypatch.setattr(policy_module, "KEEP", keep)
     monkeypatch.setattr(policy_module, "CHUNK", 3 * 11)
+    monkeypatch.setattr(policy_module, "HOT", 3 * 11)
     torch.manual_seed(0)
     hidden = torch.randn(10, 5, requires_grad=True)
     weight = torch.randn(11, 5, requires_grad=True)
     target = torch.randint(0, 11, (10,))
-    mix = torch.randn(2, 10)
+    mix = torch.randn(2, 10) * torch.tensor([[1.0], [bonus]])
     logp, entropy = TokenScores.apply(hidden, weight, target, temperature, True)
     fast = torch.autograd.grad((mix[0] * logp + mix[1] * entropy).sum(), (hidden, weight))
     full = (hidden @ weight.t() / temperature).log_softmax(-1)

@@ -13,7 +13,7 @@ import torch
 from toolsample_cli.backends.content import check_model
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.grpo import adapter, attention, checkpoint, norm
+from toolsample_cli.grpo import adapter, attention, checkpoint, light
 from toolsample_cli.grpo.policy import Policy, supports_packing
 from toolsample_cli.grpo.world import World, shard
 
@@ -94,7 +94,7 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
             raise
         raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
     loaded.config.use_cache = False
-    norm.lighten(loaded)
+    light.lighten(loaded)
     if config.gradient_checkpointing:
         loaded.gradient_checkpointing_enable({"use_reentrant": False})
     return Loaded(loaded, packed, dtype, dtype)

@@ -20,6 +20,9 @@ KEEP = 1 << 25
 CHUNK = 1 << 23
 """Logits of one chunk."""
 
+HOT = 1 << 18
+"""Logits worked on at a time where they are kept and no GPU needs many at once: 1 MB stays in a core's cache."""
+
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "attention"})
 
 
@@ -95,9 +98,10 @@ def _plain(logits_NV: torch.Tensor, target_N: torch.Tensor, entropy: bool) -> tu
 
 
 class TokenScores(torch.autograd.Function):
-    """hidden [N, H] and head weight [V, H] to logprob and entropy of each target, without [N, V] in memory.
+    """hidden [N, H] and head weight [V, H] to logprob and entropy of each target, with at most KEEP logits in memory.
 
-    The gradient of a logprob in the logits is onehot - p, that of the entropy -p (log p + entropy).
+    The gradient of a logprob in the logits is onehot - p, that of the entropy -p (log p + entropy). Where the logits
+    are kept it is kept as (p - onehot) times the row's sum of exponentials, so that no pass over [N, V] is left.
     """
 
     @staticmethod
@@ -110,52 +114,55 @@ class TokenScores(torch.autograd.Function):
         entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, vocabulary = len(target_N), len(weight_VH)
-        ctx.keep = count * vocabulary <= KEEP
-        ctx.rows = max(count, 1) if ctx.keep else max(CHUNK // vocabulary, 1)
+        keep = count * vocabulary <= KEEP
+        ctx.rows = max(CHUNK // vocabulary, 1)
+        hot = max(HOT // vocabulary, 1) if keep and hidden_NH.device.type == "cpu" else ctx.rows
         ctx.temperature, ctx.entropy = temperature, entropy
         logp_N = hidden_NH.new_empty(count, dtype=torch.float32)
-        total_N = torch.empty_like(logp_N)
-        entropy_N = torch.zeros_like(logp_N)
-        kept = None
-        for start in range(0, count, ctx.rows):
-            part = slice(start, start + ctx.rows)
+        sum_N, total_N, entropy_N = (torch.empty_like(logp_N) for _ in range(3))
+        kept_NV = hidden_NH.new_empty(count, vocabulary, dtype=torch.float32) if keep else None
+        for start in range(0, count, hot):
+            part = slice(start, start + hot)
             logits_CV = _logits(hidden_NH[part], weight_VH, temperature)
             peak_C1 = logits_CV.amax(-1, keepdim=True)
             logits_CV -= peak_C1
-            p_CV = logits_CV.exp()
-            sum_C = p_CV.sum(-1)
+            p_CV = torch.exp(logits_CV, out=kept_NV[part]) if keep else logits_CV.exp()
+            sum_C = torch.sum(p_CV, -1, out=sum_N[part])
             log_sum_C = sum_C.log()
             total_N[part] = log_sum_C + peak_C1[:, 0]
             logp_N[part] = logits_CV.gather(1, target_N[part, None])[:, 0] - log_sum_C
             if entropy:
                 entropy_N[part] = log_sum_C - logits_CV.mul_(p_CV).sum(-1) / sum_C
-            kept = p_CV.div_(sum_C[:, None]) if ctx.keep else None
-        ctx.save_for_backward(hidden_NH, weight_VH, target_N, total_N, entropy_N, kept)
-        return logp_N, entropy_N
+        if keep:
+            kept_NV.scatter_add_(1, target_N[:, None], -sum_N[:, None])
+        ctx.save_for_backward(hidden_NH, weight_VH, target_N, total_N, entropy_N, kept_NV, sum_N)
+        return logp_N, entropy_N if entropy else torch.zeros_like(logp_N)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_N: torch.Tensor, grad_entropy_N: torch.Tensor | None) -> tuple[Any, ...]:
-        hidden_NH, weight_VH, target_N, total_N, entropy_N, kept = ctx.saved_tensors
+        hidden_NH, weight_VH, target_N, total_N, entropy_N, kept_NV, sum_N = ctx.saved_tensors
         want_hidden, want_weight = ctx.needs_input_grad[:2]
+        with_entropy = ctx.entropy and grad_entropy_N is not None and bool(grad_entropy_N.any())
+        grad_N = grad_N / ctx.temperature
+        if kept_NV is not None and not with_entropy:
+            kept_NV, scale_N1 = kept_NV.to(weight_VH.dtype), (-grad_N / sum_N)[:, None]
+            grad_hidden_NH = (kept_NV @ weight_VH).mul_(scale_N1) if want_hidden else None
+            grad_weight_VH = kept_NV.t() @ (hidden_NH * scale_N1).to(weight_VH.dtype) if want_weight else None
+            return grad_hidden_NH, grad_weight_VH, None, None, None
+        grad_entropy_N = grad_entropy_N / ctx.temperature if with_entropy else None
         grad_hidden_NH = torch.empty_like(hidden_NH) if want_hidden else None
         # partial sums of the weight's gradient stay float32: bfloat16 would round each chunk away
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if want_weight else None
-        with_entropy = ctx.entropy and grad_entropy_N is not None and bool(grad_entropy_N.any())
-        grad_N = grad_N / ctx.temperature
-        grad_entropy_N = grad_entropy_N / ctx.temperature if with_entropy else None
         for start in range(0, len(target_N), ctx.rows):
             part = slice(start, start + ctx.rows)
-            if kept is not None and not with_entropy:
-                grad_CV = kept * -grad_N[part, None]
-            else:
-                logp_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature).sub_(total_N[part, None])
-                grad_CV = logp_CV.exp()
-                if with_entropy:
-                    spread_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_CV).mul_(-grad_entropy_N[part, None])
-                grad_CV.mul_(-grad_N[part, None])
-                if with_entropy:
-                    grad_CV += spread_CV
+            logp_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature).sub_(total_N[part, None])
+            grad_CV = logp_CV.exp()
+            if with_entropy:
+                spread_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_CV).mul_(-grad_entropy_N[part, None])
+            grad_CV.mul_(-grad_N[part, None])
+            if with_entropy:
+                grad_CV += spread_CV
             grad_CV.scatter_add_(1, target_N[part, None], grad_N[part, None])
             grad_CV = grad_CV.to(weight_VH.dtype)
             if want_hidden:
