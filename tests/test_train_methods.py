@@ -224,54 +224,6 @@ def test_another_tokenizer_is_refused(base, tmp_path):
         train(base, tmp_path / "ck", model=tmp_path / "bare")
 
 
-ADAPTER = {"lora_rank": 4, "lora_alpha": 8.0, "lr": 5e-3}
-
-
-def test_adapter_checkpoint_is_merged_and_goes_on(base, tmp_path):
-    """Two rounds with an adapter: served weights are base plus low-rank, only the adapter has moments."""
-    peft = pytest.importorskip("peft")
-    train(base, tmp_path / "r0", **ADAPTER)
-    train(base, tmp_path / "r1", model=tmp_path / "r0", **ADAPTER)
-    start, end = weights(base[0]), weights(tmp_path / "r1")
-    assert start.keys() == end.keys()
-    changed = {name for name in start if not np.array_equal(start[name], end[name])}
-    assert changed and all("proj" in name for name in changed)
-    assert np.linalg.matrix_rank(end[min(changed)] - start[min(changed)], tol=1e-5) <= 4
-    moments = load_file(tmp_path / "r1/trainer/optimizer.safetensors")
-    assert moments and all("lora_" in name for name in moments)
-    adapted = peft.PeftModel.from_pretrained(load(base[0]), str(tmp_path / "r1/adapter"))
-    prompt, completion = [5, 6, 7], [8, 9, 10]
-    one = plain_logprobs(load(tmp_path / "r1"), prompt, completion)
-    np.testing.assert_allclose(plain_logprobs(adapted, prompt, completion), one, atol=1e-5)
-    with pytest.raises(ConfigError, match="rank 4"):
-        train(base, tmp_path / "r2", model=tmp_path / "r0", **{**ADAPTER, "lora_rank": 8})
-
-
-def test_adapter_round_resumes_to_the_bit_and_takes_its_base_as_reference(base, tmp_path):
-    pytest.importorskip("peft")
-    settings = {**ADAPTER, "steps": 4, "save_every": 1, "kl": 0.1}
-    train(base, tmp_path / "whole", **settings)
-    assert metric(tmp_path / "whole", "kl_reference")[0] == pytest.approx(0, abs=1e-7)
-    seen = []
-
-    def tick(rows: int) -> None:
-        seen.append(rows)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(base, tmp_path / "part", Options(tick=tick), **settings)
-    train(base, tmp_path / "part", **settings)
-    assert same(tmp_path / "part", tmp_path / "whole")
-
-
-def test_an_adapter_without_peft_says_what_to_install(base, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(MissingDependency) as caught:
-        train(base, tmp_path / "ck", **ADAPTER)
-    assert caught.value.hint == 'pip install "toolsample[peft]"'
-
-
 RANK = """
 import json, os, sys
 from pathlib import Path

@@ -13,6 +13,7 @@ import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError, MissingDependency
+from toolsample_cli.grpo.four_bit import is_packed, unpacked
 from toolsample_cli.grpo.world import whole
 
 FOLDER = "adapter"
@@ -81,13 +82,13 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
     """Weights of the base with the adapter added, under the base's names (a collective call when sharded)."""
     inner = model.get_base_model()
     adapted = {name: module for name, module in inner.named_modules() if hasattr(module, "lora_A")}
-    kept = {name for name, _ in inner.named_parameters()} | {name for name, _ in inner.named_buffers()}
+    kept = dict(inner.named_parameters()) | dict(inner.named_buffers())
     weights = {}
     for name, tensor in inner.state_dict().items():
         if ".lora_" in name or name not in kept:
             continue
         owner, _, last = name.rpartition(".base_layer.")
-        full = whole(tensor)
+        full = whole(unpacked(kept[name]) if is_packed(kept[name]) else tensor)
         if last == "weight" and owner in adapted:
             module = adapted[owner]
             low, high = (whole(part["default"].weight) for part in (module.lora_A, module.lora_B))

@@ -5,12 +5,16 @@ Sums are collected on the device, one host transfer a micro-batch, and added ove
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from toolsample_cli.grpo.batch import Pack
+from toolsample_cli.grpo.batch import GroupOutline, Pack
+from toolsample_cli.grpo.data import TrainSet
 from toolsample_cli.grpo.loss import LOG_RATIO_LIMIT, Loss
 from toolsample_cli.grpo.world import World
 
@@ -112,3 +116,28 @@ def record(line: list[float] | None) -> list[float | int | None]:
     # shares only mean something against a loss that is not itself rounding
     shares = [None if np.isnan(span) or abs(loss) < 1e-12 else span / loss for span in spans]
     return [int(tokens), None if none else ratio / tokens, None if none else clipped / tokens, loss, *shares]
+
+
+def batch_facts(data: TrainSet, groups: Sequence[GroupOutline]) -> dict[str, float]:
+    """Signs of health of a step's rollouts (section 2.5 of our notes on ToolExpander's failure modes)."""
+    rows = [rollout.row for group in groups for rollout in group.rollouts]
+    facts = data.facts[rows]
+    exact = facts["exact"].to_numpy().astype(float)
+    ends = np.cumsum([0, *[len(group.rollouts) for group in groups]])
+    right = np.array([exact[a:b].mean() for a, b in itertools.pairwise(ends)])
+    shots = facts["task_id"].str.contains(r"@\d+shot$").to_numpy()
+    base = facts["base_reward"].to_numpy()
+    lengths = [rollout.tokens for group in groups for rollout in group.rollouts]
+    return {
+        "reward": float(facts["reward"].mean()),
+        "base_reward": float(base.mean()),
+        "base_reward_zero_shot": float(base[~shots].mean()) if (~shots).any() else math.nan,
+        "base_reward_few_shot": float(base[shots].mean()) if shots.any() else math.nan,
+        "exact": float(exact.mean()),
+        "none_right": float((right == 0).mean()),
+        "all_right": float((right == 1).mean()),
+        "format": float(facts["format"].mean() if facts["format"].mean() is not None else math.nan),
+        "bonus_rate": float((facts["bonus"] > 0).mean()),
+        "advantage_abs": float(facts["advantage"].abs().mean()),
+        "completion_tokens": float(np.mean(lengths)),
+    }

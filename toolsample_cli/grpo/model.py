@@ -13,7 +13,7 @@ import torch
 from toolsample_cli.backends.content import check_model
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.grpo import adapter, attention, checkpoint, light
+from toolsample_cli.grpo import adapter, attention, checkpoint, four_bit, light
 from toolsample_cli.grpo.policy import Policy, supports_packing
 from toolsample_cli.grpo.world import World, shard
 
@@ -85,14 +85,17 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
         packed = _packed(settings, config)
         loaded = AutoModelForCausalLM.from_pretrained(
             model,
-            dtype=torch.float32,
+            dtype=dtype if config.lora_4bit else torch.float32,
             attn_implementation=attention.register() if packed else "sdpa",
             use_safetensors=True,
+            **(four_bit.loading(dtype, world) if config.lora_4bit else {}),
         )
     except (OSError, ValueError, SafetensorError) as error:
         if isinstance(error, ConfigError):
             raise
         raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    if config.lora_4bit:
+        four_bit.forget(loaded)
     loaded.config.use_cache = False
     light.lighten(loaded)
     if config.gradient_checkpointing:
@@ -110,7 +113,7 @@ def _refuse_quantised(model: str, settings: Any) -> None:
     if getattr(settings, "quantization_config", None):
         raise ConfigError(
             f"{model}: its weights are quantised, which train neither updates nor puts an adapter on",
-            hint="give the unquantised model; --lora-rank keeps the optimizer small",
+            hint="give the unquantised model; --lora-4bit packs it while it is read",
         )
 
 
@@ -140,7 +143,8 @@ def make_policy(loaded: Loaded, source: str, temperature: float, world: World) -
     policy = Policy(loaded.model, temperature=temperature, dtype=loaded.dtype)
     if Path(source).is_dir() and not adapter.is_adapted(loaded.model):
         checkpoint.load_master(Path(source), policy)
-    policy.to(world.device)
+    if not any(map(four_bit.is_packed, policy.parameters())):  # those were read to their device
+        policy.to(world.device)
     if world.size > 1:
         shard(policy, layers_of(policy), world, loaded.dtype)
     return policy

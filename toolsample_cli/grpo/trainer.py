@@ -7,7 +7,6 @@ A step whose gradient is not finite is refused and counted.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from toolsample_cli.grpo.batch import Group, GroupOutline, Pack, Rollout, pack, 
 from toolsample_cli.grpo.checkpoint import Position
 from toolsample_cli.grpo.data import TrainSet
 from toolsample_cli.grpo.loss import Rule, StepSize, likelihood_loss, policy_loss
-from toolsample_cli.grpo.metrics import StepTally, record
+from toolsample_cli.grpo.metrics import StepTally, batch_facts, record
 from toolsample_cli.grpo.policy import Policy
 from toolsample_cli.grpo.schedule import Schedule
 from toolsample_cli.grpo.tracking import Tracker
@@ -292,28 +291,3 @@ def watch(run: Run, metrics: dict[str, float]) -> None:
 
 
 _COLLAPSE = "go back to an earlier checkpoint; lower --lr or --lr-decay, or mix in easier tasks"
-
-
-def batch_facts(data: TrainSet, groups: Sequence[GroupOutline]) -> dict[str, float]:
-    """Signs of health of a step's rollouts (section 2.5 of our notes on ToolExpander's failure modes)."""
-    rows = [rollout.row for group in groups for rollout in group.rollouts]
-    facts = data.facts[rows]
-    exact = facts["exact"].to_numpy().astype(float)
-    ends = np.cumsum([0, *[len(group.rollouts) for group in groups]])
-    right = np.array([exact[a:b].mean() for a, b in itertools.pairwise(ends)])
-    shots = facts["task_id"].str.contains(r"@\d+shot$").to_numpy()
-    base = facts["base_reward"].to_numpy()
-    lengths = [rollout.tokens for group in groups for rollout in group.rollouts]
-    return {
-        "reward": float(facts["reward"].mean()),
-        "base_reward": float(base.mean()),
-        "base_reward_zero_shot": float(base[~shots].mean()) if (~shots).any() else math.nan,
-        "base_reward_few_shot": float(base[shots].mean()) if shots.any() else math.nan,
-        "exact": float(exact.mean()),
-        "none_right": float((right == 0).mean()),
-        "all_right": float((right == 1).mean()),
-        "format": float(facts["format"].mean() if facts["format"].mean() is not None else math.nan),
-        "bonus_rate": float((facts["bonus"] > 0).mean()),
-        "advantage_abs": float(facts["advantage"].abs().mean()),
-        "completion_tokens": float(np.mean(lengths)),
-    }

@@ -61,6 +61,8 @@ def run(
     identity.refuse_test_data(folders.get("tasks"), config)
     if config.kl > 0 and not config.reference and not config.lora_rank:
         raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
+    if config.lora_4bit and not config.lora_rank:
+        raise ConfigError("lora_4bit packs the base of an adapter, and there is none", hint="add --lora-rank 16")
     if config.keep and not config.save_every:
         raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
     account = Account("train", wrote=None if options.dry_run else out)
@@ -185,7 +187,7 @@ class _Round:
         run.position.base = (base or self.model) if config.lora_rank else None
         run.constant = self._constant(data)
         if config.kl > 0 and config.reference:
-            plain = replace(config, lora_rank=0)
+            plain = replace(config, lora_rank=0, lora_4bit=False)
             reference = load_model(config.reference, plain, world)
             run.reference = make_policy(reference, config.reference, data.temperature, world).eval()
         if config.subtasks and config.objective == "grpo":

@@ -1,0 +1,120 @@
+"""Rounds that train an adapter, on a base in full and in 4 bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+from test_train import metric, same, train, weights
+from training_world import load, plain_logprobs, world
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import ConfigError, MissingDependency
+from toolsample_cli.grpo import four_bit
+from toolsample_cli.grpo.model import load_policy
+from toolsample_cli.grpo.world import World
+from toolsample_cli.stages.common import Options
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """Off-policy rollouts (noise of 0.4 on their logprobs)."""
+    return world(tmp_path_factory.mktemp("base"), noise=0.4)
+
+
+ADAPTER = {"lora_rank": 4, "lora_alpha": 8.0, "lr": 5e-3}
+
+
+def test_adapter_checkpoint_is_merged_and_goes_on(base, tmp_path):
+    """Two rounds with an adapter: served weights are base plus low-rank, only the adapter has moments."""
+    peft = pytest.importorskip("peft")
+    train(base, tmp_path / "r0", **ADAPTER)
+    train(base, tmp_path / "r1", model=tmp_path / "r0", **ADAPTER)
+    start, end = weights(base[0]), weights(tmp_path / "r1")
+    assert start.keys() == end.keys()
+    changed = {name for name in start if not np.array_equal(start[name], end[name])}
+    assert changed and all("proj" in name for name in changed)
+    assert np.linalg.matrix_rank(end[min(changed)] - start[min(changed)], tol=1e-5) <= 4
+    moments = load_file(tmp_path / "r1/trainer/optimizer.safetensors")
+    assert moments and all("lora_" in name for name in moments)
+    adapted = peft.PeftModel.from_pretrained(load(base[0]), str(tmp_path / "r1/adapter"))
+    prompt, completion = [5, 6, 7], [8, 9, 10]
+    one = plain_logprobs(load(tmp_path / "r1"), prompt, completion)
+    np.testing.assert_allclose(plain_logprobs(adapted, prompt, completion), one, atol=1e-5)
+    with pytest.raises(ConfigError, match="rank 4"):
+        train(base, tmp_path / "r2", model=tmp_path / "r0", **{**ADAPTER, "lora_rank": 8})
+
+
+def test_adapter_round_resumes_to_the_bit_and_takes_its_base_as_reference(base, tmp_path):
+    pytest.importorskip("peft")
+    settings = {**ADAPTER, "steps": 4, "save_every": 1, "kl": 0.1}
+    train(base, tmp_path / "whole", **settings)
+    assert metric(tmp_path / "whole", "kl_reference")[0] == pytest.approx(0, abs=1e-7)
+    seen = []
+
+    def tick(rows: int) -> None:
+        seen.append(rows)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(base, tmp_path / "part", Options(tick=tick), **settings)
+    train(base, tmp_path / "part", **settings)
+    assert same(tmp_path / "part", tmp_path / "whole")
+
+
+def test_an_adapter_on_a_base_in_4_bits(base, tmp_path):
+    """Its checkpoint is the policy that was trained: the unpacked base plus the adapter, in a folder that any engine
+    loads. Loss and gradient are those of an adapter on the unpacked base."""
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    settings = {**ADAPTER, "lora_4bit": True, "old_policy": "recompute"}
+    train(base, tmp_path / "r0", **settings)
+    train(base, tmp_path / "r1", model=tmp_path / "r0", **settings)
+    config = TrainConfig(**settings, layout="padded")
+    packed = load_policy(str(tmp_path / "r1"), config, World(), str(base[0])).model
+    stored = {name: p for name, p in packed.get_base_model().named_parameters() if hasattr(p, "quant_state")}
+    assert len(stored) == 7 * packed.config.num_hidden_layers
+    assert all(p.dtype == torch.uint8 and not p.requires_grad for p in stored.values())
+    start, end = weights(base[0]), weights(tmp_path / "r1")
+    assert start.keys() == end.keys()
+    assert {name for name in start if np.array_equal(start[name], end[name])} == {n for n in start if "proj" not in n}
+    assert "quantization_config" not in json.loads((tmp_path / "r1/config.json").read_text())
+    prompt, completion = [5, 6, 7], [8, 9, 10]
+    one = plain_logprobs(load(tmp_path / "r1"), prompt, completion)
+    np.testing.assert_allclose(plain_logprobs(packed.train(), prompt, completion), one, atol=1e-4)
+
+    # the same round over a base that was unpacked beforehand
+    unpacked = tmp_path / "unpacked"
+    shutil.copytree(base[0], unpacked)
+    full = {name.replace(".base_layer.", "."): four_bit.unpacked(p) for name, p in stored.items()}
+    plain = {name: torch.from_numpy(value) for name, value in start.items()}
+    save_file({**plain, **full}, unpacked / "model.safetensors", metadata={"format": "pt"})
+    train((unpacked, *base[1:]), tmp_path / "u0", **{**settings, "lora_4bit": False})
+    assert metric(tmp_path / "u0", "grad_norm") == pytest.approx(metric(tmp_path / "r0", "grad_norm"), rel=1e-4)
+    assert metric(tmp_path / "u0", "loss") == pytest.approx(metric(tmp_path / "r0", "loss"), rel=1e-4, abs=1e-7)
+    for name, value in weights(tmp_path / "u0").items():
+        np.testing.assert_allclose(value, weights(tmp_path / "r0")[name], atol=2e-4)
+
+
+def test_4_bits_without_an_adapter_or_bitsandbytes(base, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="none") as refused:
+        train(base, tmp_path / "ck", lora_4bit=True)
+    assert refused.value.hint == "add --lora-rank 16"
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(MissingDependency) as caught:
+        train(base, tmp_path / "ck", **ADAPTER, lora_4bit=True)
+    assert caught.value.hint == 'pip install "toolsample[qlora]"'
+
+
+def test_an_adapter_without_peft_says_what_to_install(base, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingDependency) as caught:
+        train(base, tmp_path / "ck", **ADAPTER)
+    assert caught.value.hint == 'pip install "toolsample[peft]"'
