@@ -181,7 +181,7 @@ def test_an_array_without_items_is_refused_because_the_official_checker_would_cr
 def test_prompts_carry_the_tools_as_import_would_store_them(world: Path):
     """Dots stay in names; types are JSON Schema's."""
     question = read_questions(world)[-1]
-    row = ask.task_row(ask.Prompt(question.id, question.turns[0], question.functions, own=True), "hermes")
+    row = ask.task_row(ask.Prompt(question.id, question.turns[0], question.functions), "hermes")
     tools = json.loads(row["tools_json"])
     assert tools[0]["name"] == "rooms.book"
     assert tools[0]["parameters"]["type"] == "object"

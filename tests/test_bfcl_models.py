@@ -434,7 +434,7 @@ def test_a_server_gives_the_answers_of_the_same_model_here(scorer: Scorer, serve
 
     def reply(request: dict):
         functions = [tool["function"] for tool in request["tools"]]
-        (group,) = local.plan([ask.Prompt("q", request["messages"], functions, own=True)])
+        (group,) = local.plan([ask.Prompt("q", request["messages"], functions)])
         return _said(next(local.answer(group)).text)
 
     replies.append(reply)

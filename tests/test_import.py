@@ -135,6 +135,29 @@ def test_ids_depend_on_content_only_and_repeats_are_numbered(tmp_path):
     assert len({task["task_id"] for task in both}) == 6
 
 
+def test_keys_stay_in_the_order_of_their_source(tmp_path):
+    """Models see tools, earlier calls and gold as their authors wrote them; the id does not depend on the order."""
+    schema_of = {"description": "what", "type": "str", "enum": ["b", "a"]}
+    parameters = {
+        "type": "object",
+        "required": ["z"],
+        "properties": {"z": schema_of, "a": {"items": {}, "type": "list"}},
+    }
+    call = {"name": "f", "arguments": {"z": "b", "a": [{"y": 1, "x": 2}]}}
+    earlier = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
+    talk = [{"role": "user", "content": "q"}, earlier, {"role": "tool", "content": "1"}, earlier]
+    row = {"messages": talk, "tools": [{"function": {"name": "f", "description": "d", "parameters": parameters}}]}
+    file = lines(tmp_path / "data.jsonl", [row, json.loads(json.dumps(row, sort_keys=True))])
+    _, (_, one, _, other), _ = imported(file, tmp_path / "out")  # a task for each turn of the assistant
+    properties = '"z":{"description":"what","type":"string","enum":["b","a"]},"a":{"items":{},"type":"array"}'
+    shown = '{"type":"object","required":["z"],"properties":{' + properties + "}}"
+    assert one["tools_json"] == '[{"name":"f","description":"d","parameters":' + shown + "}]"
+    assert one["gold_json"] == '[{"name":"f","arguments":{"z":"b","a":[{"y":1,"x":2}]}}]'
+    assert '{"name": "f", "arguments": {"z": "b", "a": [{"y": 1, "x": 2}]}}' in one["gold_text"]
+    assert '"arguments":{"z":"b","a":[{"y":1,"x":2}]}' in one["messages_json"]
+    assert other["task_id"] == one["task_id"] + "-2" and other["tools_json"] != one["tools_json"]
+
+
 def test_rerun_makes_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         imported(RAW / "messages.jsonl", tmp_path / name)

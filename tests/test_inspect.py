@@ -90,10 +90,8 @@ def test_facts_as_json_are_right(world, capsys):
 def test_record_joins_its_siblings(world, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     text = say(capsys, world / "scores", "-i", "1")
-    assert (
-        "A table for two at Lume" in text
-        and "reserve_table(guests: integer, restaurant: string, date?: string)" in text
-    )
+    assert "A table for two at Lume" in text
+    assert "reserve_table(restaurant: string, guests: integer, date?: string)" in text
     assert "gold (calls)" in text and "completion (3 tokens, stop, mean logprob -0.500)" in text
     assert "4 in [-3, 4]" in text and "≠" not in text
     found = json.loads(say(capsys, world / "scores", "-i", "-1", "--json"))

@@ -13,7 +13,7 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.protocols import PROTOCOLS, detect, rlla
 from toolsample_cli.protocols.pythonic import carries
 from toolsample_cli.reward import Gold, score_text
-from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
+from toolsample_cli.toolcall import Call, as_written, calls_json, canonical, read_calls
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
 TRICKY = st.sampled_from(
@@ -205,6 +205,9 @@ def test_canonical_text_is_stable_and_storable() -> None:
     assert canonical([float("nan"), float("inf"), -float("inf")]) == '["NaN","Infinity","-Infinity"]'
     calls = (Call("f", {"x": 1}),)
     assert read_calls(calls_json(calls)) == calls
+    given = {"b": 1, "a": [{"d": "\ud800", "c": float("nan")}]}
+    assert as_written(given) == '{"b":1,"a":[{"d":"\ufffd","c":"NaN"}]}'
+    assert canonical(json.loads(as_written(given))) == canonical(given)
 
 
 _values = st.recursive(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolsample_cli.protocols import PROTOCOLS
-from toolsample_cli.toolcall import Call, canonical, read_calls
+from toolsample_cli.toolcall import Call, as_written, canonical, read_calls
 
 BYTES_PER_TOKEN = 4
 """Rule of thumb for the budget; only `chat` tokenises."""
@@ -185,7 +185,7 @@ def rewrite(row: Mapping[str, Any], demonstrations: Sequence[Example]) -> dict[s
     return {
         **row,
         "task_id": f"{row['task_id']}@{len(demonstrations)}shot",
-        "demos_json": canonical([{"messages": list(example.messages)} for example in demonstrations]),
+        "demos_json": as_written([{"messages": list(example.messages)} for example in demonstrations]),
         "demo_task_ids": [example.task_id for example in demonstrations],
         "parent_task_id": row["task_id"],
     }

@@ -1,6 +1,6 @@
 """The contract of what lies on disk: the kinds of shard, each column's type and meaning.
 
-Nested values (messages, schemas, arguments) are canonical JSON text, never Struct columns: inferring their
+Nested values (messages, schemas, arguments) are compact JSON text, never Struct columns: inferring their
 type loses or invents keys. Readers pass these dtypes explicitly; `check` says which column breaks the rule.
 """
 

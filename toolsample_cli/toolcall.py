@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,23 +42,20 @@ class Call:
         return cls(record["name"], dict(record["arguments"]))
 
 
-_encoder = json.JSONEncoder(
-    sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
-)
-
-
-def _encode(value: Any) -> str:
-    return "".join(_pieces(value, 0))
-
-
-# `encode` builds the C encoder anew for every value; this is the one that it builds, kept
-_pieces = (
-    json.encoder.c_make_encoder(
-        None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False
+def _encoder(sort_keys: bool) -> Callable[[Any], str]:
+    made = json.JSONEncoder(
+        sort_keys=sort_keys, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
     )
-    if json.encoder.c_make_encoder
-    else lambda value, _: _encoder.iterencode(value)
-)
+    if json.encoder.c_make_encoder is None:
+        return made.encode
+    # `encode` builds the C encoder anew for every value; this is the one that it builds, kept
+    pieces = json.encoder.c_make_encoder(
+        None, made.default, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False
+    )
+    return lambda value: "".join(pieces(value, 0))
+
+
+_encode, _encode_as_given = _encoder(True), _encoder(False)
 _quoted = json.encoder.encode_basestring
 
 
@@ -67,10 +64,19 @@ def canonical(value: Any) -> str:
 
     Lone surrogates become U+FFFD and NaN or infinities become their names as text, so that any column can hold it.
     """
+    return _text(value, _encode)
+
+
+def as_written(value: Any) -> str:
+    """`canonical`, but keys stay where they are: what a model reads and imitates, in the order of whoever wrote it."""
+    return _text(value, _encode_as_given)
+
+
+def _text(value: Any, encode: Callable[[Any], str]) -> str:
     try:
-        text = _encode(value)
+        text = encode(value)
     except ValueError:
-        text = _encode(_finite(value))
+        text = encode(_finite(value))
     return _storable(text)
 
 
@@ -89,7 +95,7 @@ def _finite(value: Any) -> Any:
 
 
 def calls_json(calls: Sequence[Call]) -> str:
-    """Calls as the canonical list [{name, arguments}], the form of `gold_json` and `calls_json`."""
+    """Calls as the canonical list [{name, arguments}], the form of `calls_json`."""
     try:  # the text that `canonical` gives for the records, without making and sorting them
         texts = [f'{{"arguments":{_encode(call.arguments)},"name":{_quoted(call.name)}}}' for call in calls]
     except (ValueError, TypeError):

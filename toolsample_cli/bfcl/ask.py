@@ -6,7 +6,6 @@ official system prompt, calls as a Python list. RLLA carries its tools in its ow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from toolsample_cli.bfcl.entries import Question
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.protocols import PROTOCOLS, Parsed
 from toolsample_cli.settings import nearest
-from toolsample_cli.toolcall import MAX_CHARS, canonical
+from toolsample_cli.toolcall import MAX_CHARS, as_written
 from toolsample_cli.toolspec import Unreadable, read_tools
 
 PROMPTING = "prompting"
@@ -60,22 +59,21 @@ class Style:
         """The first turn's messages."""
         return self._prompted(question) if self.protocol == PROMPTING else deepcopy(question.turns[0])
 
-    def prompt(self, key: str, history: Sequence[dict], functions: Sequence[dict], *, own: bool = False) -> Prompt:
+    def prompt(self, key: str, history: Sequence[dict], functions: Sequence[dict]) -> Prompt:
         """What is sent for a history of messages."""
         sent = list(history)
         if self.protocol == VERBATIM:
             sent = rlla_prompt.messages(self._rlla, tools_of(functions, key), history)
-        return Prompt(key, sent, list(functions), own)
+        return Prompt(key, sent, list(functions))
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question or one step of a dialogue. `own`: functions from a user's file, rendered as `import` stores them."""
+    """One question or one step of a dialogue."""
 
     key: str
     messages: Sequence[dict[str, Any]]
     functions: Sequence[dict[str, Any]]
-    own: bool = False
 
 
 def tools_of(functions: Sequence[dict[str, Any]], where: str) -> list[dict[str, Any]]:
@@ -87,18 +85,14 @@ def tools_of(functions: Sequence[dict[str, Any]], where: str) -> list[dict[str, 
 
 
 def task_row(prompt: Prompt, protocol: str) -> dict[str, Any]:
-    """A prompt as a row of tasks, which `chat.Chat` renders.
-
-    Official functions keep their order of keys, as their authors wrote them; a user's own are rendered as `import`
-    would store them, so that a policy meets the prompts it was trained on.
-    """
+    """A prompt as a row of tasks, which `chat.Chat` renders; keys stay in the order of their author, as in `import`."""
     template = tools_in_template(protocol)
     tools = tools_of(prompt.functions, prompt.key) if template else []
     return {
         "task_id": prompt.key,
         "protocol": protocol if template else VERBATIM,
-        "messages_json": canonical(list(prompt.messages)),
-        "tools_json": canonical(tools) if prompt.own else json.dumps(tools, ensure_ascii=False),
+        "messages_json": as_written(list(prompt.messages)),
+        "tools_json": as_written(tools),
         "demos_json": "[]",
     }
 

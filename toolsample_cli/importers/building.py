@@ -19,7 +19,7 @@ from toolsample_cli.importers.prompting import with_tools_in_words
 from toolsample_cli.protocols import PROTOCOLS
 from toolsample_cli.reward import Gold, score_text
 from toolsample_cli.toolbox import plain_check, toolbox, validator
-from toolsample_cli.toolcall import Call, calls_json, canonical, read_calls
+from toolsample_cli.toolcall import Call, as_written, canonical, read_calls
 from toolsample_cli.toolspec import Unreadable, read_tools
 
 _SCORE = ScoreConfig()
@@ -43,7 +43,7 @@ class Builder:
     def row(self, draft: Draft) -> dict[str, Any]:
         """The task. Raises Reject when tools or gold cannot be used."""
         try:
-            tools_json = canonical(tools := read_tools(draft.tools))
+            tools = read_tools(draft.tools)
         except Unreadable as error:
             raise Reject("bad_tools", f"the tools cannot be read: {error}") from None
         messages = [_unpadded_message(message, tools) for message in draft.messages]
@@ -53,7 +53,8 @@ class Builder:
             messages = with_tools_in_words(messages, tools, self.protocol)
         _refuse_infinite("an argument", [call.arguments for call in draft.calls])
         _refuse_infinite("a field of the row", draft.extra)
-        messages_json, gold_json = canonical(messages), calls_json(draft.calls)
+        records = [call.record() for call in draft.calls]
+        tools_json, gold_json = as_written(tools), as_written(records)
         kind = _kind(draft)
         calls = read_calls(gold_json)
         gold_text = self._gold_text(draft, calls, kind)
@@ -61,12 +62,12 @@ class Builder:
             check_gold(gold_text, Gold(calls, kind), self.protocol, tools_json)
         issues = doubts(calls, tools)
         return {
-            "task_id": self._identify(messages_json, tools_json, gold_json),
+            "task_id": self._identify(canonical(messages), canonical(tools), canonical(records)),
             "source": self.source,
             "split": self.split,
             "category": draft.category or category_of(kind, len(calls), len(tools)),
             "protocol": self.protocol,
-            "messages_json": messages_json,
+            "messages_json": as_written(messages),
             "tools_json": tools_json,
             "gold_json": gold_json,
             "gold_kind": kind,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolsample_cli.protocols import PROTOCOLS
-from toolsample_cli.toolcall import Call, canonical
+from toolsample_cli.toolcall import Call, as_written
 
 _EXAMPLE = [Call("first_tool", {"parameter": "value"}), Call("second_tool", {"number": 1, "list": ["a", "b"]})]
 
@@ -20,7 +20,7 @@ def with_tools_in_words(
     write = PROTOCOLS[protocol].render
     parts = [
         "You can use tools. Each line describes one of them:",
-        "\n".join(canonical(tool) for tool in tools) or "(no tools)",
+        "\n".join(as_written(tool) for tool in tools) or "(no tools)",
         "To call tools, answer in exactly this form, with as many calls as the request needs:",
         write(_EXAMPLE, None, "why these calls are right"),
         "If no tool fits, answer in this form:",

@@ -160,8 +160,7 @@ class Evaluation:
         asked = open_model(model, config.protocol, config)
         try:
             single = [question for question in questions if question.kind not in ("multi_turn", "memory")]
-            own = self.sources.entries is not None
-            prompts = [style.prompt(q.id, style.first(q), q.functions, own=own) for q in single]
+            prompts = [style.prompt(q.id, style.first(q), q.functions) for q in single]
             asking.ask_all(asked, prompts, journal, self.options.tick)
             longer = [question for question in questions if question.kind == "multi_turn"]
             constants = scorer.ask("constants")

@@ -155,13 +155,22 @@ def _property(raw: Any, depth: int) -> tuple[Any, bool]:
     node = {key: item for key, item in raw.items() if item is not None or key in _NULL_IS_MEANT}
     optional = node.get("optional") is True
     if "type" in node:
-        fragment, said = _types(node.pop("type"))
-        node = {**fragment, **node}
+        fragment, said = _types(node["type"])
+        node = _put(fragment, node)
         optional = optional or said
     if isinstance(node.get("required"), bool):  # `required: true` on the parameter itself
         optional = optional or not node.pop("required")
     _inner(node, depth)
     return node, optional
+
+
+def _put(fragment: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """The fragment where the node says `type`, so that keys stay in their author's order; the node's own keys win."""
+    made: dict[str, Any] = {}
+    for key, item in node.items():
+        new = {key: item} if key != "type" else {k: v for k, v in fragment.items() if k == "type" or k not in node}
+        made.update(new)
+    return made
 
 
 def _types(raw: Any) -> tuple[dict[str, Any], bool]:
