@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import tiny_model
 from training_world import load, plain_logprobs
+from transformers.models.llama import modeling_llama
 
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.grpo import attention, light
@@ -227,16 +228,27 @@ def test_only_what_means_the_same_is_made_light(folder):
     assert light.lighten(OtherRMSNorm(8)) == (0, 0)
 
 
-def apply_rotary_pos_emb(q, k, cos, sin):
+def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
     """One that turns neighbours, not halves: it must stay."""
     return tuple(x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin for x in (q, k))
 
 
-def test_a_rotation_of_another_kind_stays():
+def test_a_rotation_of_another_kind_stays(monkeypatch):
+    """One that means something else, or that may be called in another way than all others are."""
+
     class Attention(torch.nn.Module):
         def forward(self, q, k, cos, sin):
             return apply_rotary_pos_emb(q, k, cos, sin)
 
+    assert light.lighten(Attention()) == (0, 0)
+    plain = modeling_llama.apply_rotary_pos_emb
+    monkeypatch.setitem(globals(), "apply_rotary_pos_emb", plain)
+    assert light.lighten(Attention()) == (0, 1)
+
+    def with_defaults(q, k=None, cos=None, sin=None, unsqueeze_dim=1):
+        return plain(q, k, cos, sin, unsqueeze_dim)
+
+    monkeypatch.setitem(globals(), "apply_rotary_pos_emb", with_defaults)
     assert light.lighten(Attention()) == (0, 0)
 
 

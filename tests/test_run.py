@@ -22,7 +22,8 @@ from toolsample_cli import schema
 from toolsample_cli.cli.app import run as toolsample
 from toolsample_cli.config import CurriculumConfig, read_recipe
 from toolsample_cli.curriculum import measure_loss
-from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.errors import ConfigError, DataError, MissingDependency
+from toolsample_cli.grpo import adapter
 from toolsample_cli.output import Output
 from toolsample_cli.recipe import plans
 from toolsample_cli.report import arm_table, collect, page
@@ -280,6 +281,19 @@ def test_dry_run_writes_nothing(start: Path, tmp_path: Path, capsys: pytest.Capt
     assert toolsample(["run", str(start / "recipe.toml"), "-o", str(tmp_path / "x"), "--dry-run"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"][0]["train"]["steps"] == 2
     assert not (tmp_path / "x").exists()
+
+
+def test_an_adapter_that_is_never_merged_is_refused_before_the_first_round(start: Path, tmp_path: Path, monkeypatch):
+    """The second round could not sample from it. A missing package is said as early."""
+    monkeypatch.setattr(adapter, "find_spec", lambda name: name)
+    recipe = read_recipe(start / "recipe.toml")
+    recipe["train"] |= {"lora_rank": 2, "merge": False}
+    with pytest.raises(ConfigError, match="merge = false"):
+        stage.run(plans(recipe, {}, [], []), tmp_path / "out", Options())
+    monkeypatch.setattr(adapter, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="--lora-rank needs the package peft"):
+        stage.run(plans(recipe, {}, [], []), tmp_path / "out", Options())
+    assert not (tmp_path / "out").exists()
 
 
 def test_report_of_a_run(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
@@ -9,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from test_train import metric, same, train, weights
@@ -16,7 +18,7 @@ from training_world import load, plain_logprobs, world
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, MissingDependency
-from toolsample_cli.grpo import four_bit
+from toolsample_cli.grpo import adapter, four_bit
 from toolsample_cli.grpo.model import load_policy
 from toolsample_cli.grpo.world import World
 from toolsample_cli.stages.common import Options
@@ -107,10 +109,54 @@ def test_4_bits_without_an_adapter_or_bitsandbytes(base, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="none") as refused:
         train(base, tmp_path / "ck", lora_4bit=True)
     assert refused.value.hint == "add --lora-rank 16"
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(MissingDependency) as caught:
-        train(base, tmp_path / "ck", **ADAPTER, lora_4bit=True)
-    assert caught.value.hint == 'pip install "toolsample[qlora]"'
+    with pytest.raises(ConfigError, match="another policy"):
+        train(base, tmp_path / "ck", **ADAPTER, lora_4bit=True, merge=False)
+    for package in ("bitsandbytes", "accelerate", "peft"):
+        with monkeypatch.context() as without, pytest.raises(MissingDependency, match=package) as caught:
+            without.setattr(adapter, "find_spec", lambda name, gone=package: None if name == gone else name)
+            train(base, tmp_path / "ck", Options(dry_run=True), **ADAPTER, lora_4bit=True)
+        assert caught.value.hint == 'pip install "toolsample[qlora]"'
+
+
+def test_an_adapter_goes_on_only_from_a_base_in_the_same_form(base, tmp_path):
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    train(base, tmp_path / "full", **ADAPTER)
+    with pytest.raises(ConfigError, match="on a base in full") as refused:
+        train(base, tmp_path / "ck", model=tmp_path / "full", **ADAPTER, lora_4bit=True)
+    assert refused.value.hint == "leave --lora-4bit out"
+    with pytest.raises(ConfigError, match="lora_4bit was False, now True"):  # the same round asked for otherwise
+        train(base, tmp_path / "full", **ADAPTER, lora_4bit=True)
+    state = tmp_path / "full/trainer/state.json"
+    found = json.loads(state.read_text())
+    del found["config"]["lora_4bit"]  # a checkpoint that is older than the setting
+    state.write_text(json.dumps(found))
+    assert train(base, tmp_path / "full", **ADAPTER).extra["nothing to do"]
+    with pytest.raises(ConfigError, match="lora_4bit was False, now True"):
+        train(base, tmp_path / "full", **ADAPTER, lora_4bit=True)
+
+
+def test_only_linear_layers_are_adapted_and_packed():
+    """Experts stored together and GPT-2's transposed weights would be left out of the merge or mixed up by it."""
+    pytest.importorskip("peft")
+    small = {"vocab_size": 99, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
+    settings = transformers.Qwen3MoeConfig(
+        **small, num_key_value_heads=1, head_dim=16, num_experts=4, moe_intermediate_size=16, num_experts_per_tok=2
+    )
+    model = transformers.Qwen3MoeForCausalLM(settings)
+    adapted = adapter.attach(copy.deepcopy(model), TrainConfig(lora_rank=2), None)
+    assert set(adapter.merged(adapted)) == {name for name, _ in model.named_parameters()}
+    assert {n.split(".")[-3] for n in adapter.adapter_tensors(adapted)} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    with pytest.raises(ConfigError, match="experts is not a linear layer"):
+        adapter.attach(copy.deepcopy(model), TrainConfig(lora_rank=2, lora_targets="q_proj,down_proj"), None)
+    with pytest.raises(ConfigError, match=r"hold \d+% of the weights of qwen3_moe"):
+        four_bit.loading(settings, torch.float32, World())
+
+    settings = transformers.GPT2Config(vocab_size=99, n_embd=32, n_layer=1, n_head=2)
+    with pytest.raises(ConfigError, match="no linear layers"):
+        adapter.attach(transformers.GPT2LMHeadModel(settings), TrainConfig(lora_rank=2), None)
+    with pytest.raises(ConfigError, match="keeps its weights transposed"):
+        four_bit.loading(settings, torch.float32, World())
 
 
 def test_an_adapter_without_peft_says_what_to_install(base, tmp_path, monkeypatch):

@@ -245,7 +245,7 @@ class TrainConfig:
     lora_alpha: float = knob(32.0, "scale of the adapter: alpha / rank", low=0.0)
     lora_targets: str = knob("all-linear", "comma-separated names of adapted layers; all-linear: all but the head")
     lora_4bit: bool = knob(
-        False, "lora: keep the base's projections in 4 bits (QLoRA, NF4; needs bitsandbytes, one device)"
+        False, "lora: keep the base's linear layers in 4 bits (QLoRA; needs toolsample[qlora], one device)"
     )
     merge: bool = knob(True, "lora: the checkpoint holds merged weights, so that any engine loads it")
     loss_length: int = knob(0, "constant length that dr_grpo divides by; 0: max_new_tokens of the rollouts", low=0)

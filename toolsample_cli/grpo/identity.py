@@ -11,6 +11,7 @@ from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.grpo import checkpoint
 from toolsample_cli.grpo.checkpoint import Position
+from toolsample_cli.settings import as_record
 from toolsample_cli.shards import Folder
 
 MARKS = ("config.json", "adapter_config.json")
@@ -65,11 +66,23 @@ def finished(out: Path, record: dict[str, Any], inputs: dict[str, str], *, overw
     return True
 
 
+def refuse_other_base(model: str, before: Position, config: TrainConfig) -> None:
+    """ConfigError when an adapter would go on from a base in another form than the one that it was trained on."""
+    packed = bool(before.config.get("lora_4bit", False))
+    if before.base and config.lora_rank and packed != config.lora_4bit:
+        forms = {True: "in 4 bits", False: "in full"}
+        raise ConfigError(
+            f"{model}: its adapter was trained on a base {forms[packed]}, and is asked to go on {forms[not packed]}",
+            hint="add --lora-4bit" if packed else "leave --lora-4bit out",
+        )
+
+
 def refuse_changes(place: Path, position: Position, record: dict[str, Any], inputs: dict[str, str]) -> None:
     """ConfigError with the keys that differ between a checkpoint and what is asked for."""
-    old = {**position.config, **{f"input {key}": value for key, value in position.inputs.items()}}
+    # a setting that is younger than the checkpoint stood at its default
+    made_with = {**as_record(TrainConfig()), **position.config}
+    old = {**made_with, **{f"input {key}": value for key, value in position.inputs.items()}}
     new = {**record, **{f"input {key}": value for key, value in inputs.items()}}
-    # a setting that is younger than the checkpoint stands at what the checkpoint was made with
     asked = {*old, *(key for key in new if key.startswith("input "))} - FREE
     changed = [key for key in sorted(asked) if old.get(key) != new.get(key)]
     if changed:

@@ -6,6 +6,7 @@ closed form. A model's own form is replaced, in this one instance, where a probe
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, MethodType
@@ -16,6 +17,8 @@ from torch.autograd.function import once_differentiable
 
 ROTARY = "apply_rotary_pos_emb"
 """The function of transformers that rotates queries and keys; a model's attention looks it up by this name."""
+
+_SIGNATURE = "(q,k,cos,sin,unsqueeze_dim=1)"
 
 
 class RootMeanSquare(torch.autograd.Function):
@@ -94,13 +97,15 @@ def _rotates(module: Any) -> bool:
     forward = type(module).forward
     if ROTARY not in getattr(getattr(forward, "__code__", None), "co_names", ()):
         return False
+    original = forward.__globals__.get(ROTARY)
+    if not callable(original) or str(inspect.signature(original)).replace(" ", "") != _SIGNATURE:
+        return False  # one that is called in another way
     query, key, cos, sin = torch.linspace(-1, 2, 96).view(4, 1, 1, 3, 8)
     found = Rotation.apply(query, cos, sin), Rotation.apply(key, cos, sin)
     try:
-        expected = forward.__globals__[ROTARY](query, key, cos[0], sin[0])
-        return all(torch.allclose(a, b) for a, b in zip(expected, found, strict=True))
-    except (KeyError, TypeError, ValueError, RuntimeError):
-        return False  # another function of that name
+        return all(torch.allclose(a, b) for a, b in zip(original(query, key, cos[0], sin[0]), found, strict=True))
+    except (TypeError, ValueError, RuntimeError):
+        return False  # one that means something else
 
 
 def _with_rotation(forward: Any) -> FunctionType:
@@ -113,13 +118,13 @@ def _with_rotation(forward: Any) -> FunctionType:
 
 def _rotate(
     original: Callable[..., Any],
-    query: torch.Tensor,
-    key: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
     unsqueeze_dim: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if any(x.dtype != torch.float32 for x in (query, key, cos)) or cos.shape[-1] != query.shape[-1]:
-        return original(query, key, cos, sin, unsqueeze_dim=unsqueeze_dim)
+    if any(x.dtype != torch.float32 for x in (q, k, cos)) or cos.shape[-1] != q.shape[-1]:
+        return original(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-    return Rotation.apply(query, cos, sin), Rotation.apply(key, cos, sin)
+    return Rotation.apply(q, cos, sin), Rotation.apply(k, cos, sin)

@@ -88,9 +88,9 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
             dtype=dtype if config.lora_4bit else torch.float32,
             attn_implementation=attention.register() if packed else "sdpa",
             use_safetensors=True,
-            **(four_bit.loading(dtype, world) if config.lora_4bit else {}),
+            **(four_bit.loading(settings, dtype, world) if config.lora_4bit else {}),
         )
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         if isinstance(error, ConfigError):
             raise
         raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
@@ -158,7 +158,7 @@ def set_threads(loaded: Loaded, config: TrainConfig, world: World) -> None:
     """Fix torch's threads for this process (CPU only)."""
     if world.device.type != "cpu":
         return
-    small = sum(parameter.numel() for parameter in loaded.model.parameters()) < SMALL
+    small = sum(map(four_bit.numel, loaded.model.parameters())) < SMALL
     if config.threads or small:
         torch.set_num_threads(config.threads or 1)
 

@@ -20,6 +20,7 @@ from toolsample_cli.backends.base import LOCAL, check_start
 from toolsample_cli.backends.content import check_model
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.grpo import adapter
 from toolsample_cli.metrics import round_metrics, score_metrics
 from toolsample_cli.recipe import Plan
 from toolsample_cli.shards import open_folder, refuse_nested, write_json
@@ -61,6 +62,13 @@ def _check_inputs(plan: Plan, out: Path, *, dry: bool) -> None:
     refuse_nested(out)
     for folder in (Path(corpus), *plan.heldout):
         open_folder(folder, schema.TASKS)
+    training = plan.configs["train"]
+    adapter.check(training)
+    if training.lora_rank and not training.merge and plan.run.rounds > 1:
+        raise ConfigError(
+            "[train] merge = false: the next round samples from the checkpoint, which would hold no weights",
+            hint="leave merge out",
+        )
     if backend in LOCAL:
         check_start(backend, model) if dry else check_model(model)
 

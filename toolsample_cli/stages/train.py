@@ -18,7 +18,7 @@ from toolsample_cli import schema
 from toolsample_cli.chat import Chat, load_tokenizer
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
-from toolsample_cli.grpo import checkpoint, identity
+from toolsample_cli.grpo import adapter, checkpoint, identity
 from toolsample_cli.grpo.checkpoint import Position, Writer, no_records
 from toolsample_cli.grpo.data import TrainSet, demonstrations, scored_rollouts
 from toolsample_cli.grpo.model import (
@@ -61,8 +61,7 @@ def run(
     identity.refuse_test_data(folders.get("tasks"), config)
     if config.kl > 0 and not config.reference and not config.lora_rank:
         raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
-    if config.lora_4bit and not config.lora_rank:
-        raise ConfigError("lora_4bit packs the base of an adapter, and there is none", hint="add --lora-rank 16")
+    adapter.check(config)
     if config.keep and not config.save_every:
         raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
     account = Account("train", wrote=None if options.dry_run else out)
@@ -117,6 +116,7 @@ class _Round:
         before = checkpoint.read_position(Path(self.model)) if Path(self.model).is_dir() else None
         # a step checkpoint is taken as a model: the rest of its own round is not this one's
         before = replace(before, done=0, metrics=[], records=no_records()) if before else Position()
+        identity.refuse_other_base(self.model, before, self.config)
         base = before.base if self.config.lora_rank else None
         loaded = load_policy(self.model, self.config, self.world, base)
         set_threads(loaded, self.config, self.world)
