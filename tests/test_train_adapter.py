@@ -14,7 +14,7 @@ import transformers
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from test_train import metric, same, train, weights
-from training_world import load, plain_logprobs, world
+from training_world import load, plain_logprobs, stopped_at, world
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, MissingDependency
@@ -58,15 +58,8 @@ def test_adapter_round_resumes_to_the_bit_and_takes_its_base_as_reference(base, 
     settings = {**ADAPTER, "steps": 4, "save_every": 1, "kl": 0.1}
     train(base, tmp_path / "whole", **settings)
     assert metric(tmp_path / "whole", "kl_reference")[0] == pytest.approx(0, abs=1e-7)
-    seen = []
-
-    def tick(rows: int) -> None:
-        seen.append(rows)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(base, tmp_path / "part", Options(tick=tick), **settings)
+        train(base, tmp_path / "part", stopped_at(3), **settings)
     train(base, tmp_path / "part", **settings)
     assert same(tmp_path / "part", tmp_path / "whole")
 

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_train import metric, same, train, weights
 from tiny_model import task_row
-from training_world import load, plain_logprobs, rollout_rows, world, write
+from training_world import load, plain_logprobs, rollout_rows, stopped_at, world, write
 
 from toolsample_cli import schema
 from toolsample_cli.config import TrainConfig
@@ -64,15 +64,8 @@ def test_a_decoupled_round_resumes_to_the_bit(base, tmp_path):
     """The anchor is the policy at the start of the round, also after an interruption in its middle."""
     settings = {"steps": 4, "old_policy": "recompute", "save_every": 1}
     train(base, tmp_path / "whole", **settings)
-    seen = []
-
-    def tick(rows: int) -> None:
-        seen.append(rows)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(base, tmp_path / "part", Options(tick=tick), **settings)
+        train(base, tmp_path / "part", stopped_at(3), **settings)
     train(base, tmp_path / "part", **settings)
     assert same(tmp_path / "part", tmp_path / "whole")
 

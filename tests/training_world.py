@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tiny_model import tiny_model
 
 from toolsample_cli import schema
 from toolsample_cli.output import Output
+from toolsample_cli.stages.common import Options
 
 
 def load(path: Path, attention: str = "eager"):
@@ -27,6 +29,17 @@ def plain_logprobs(model, prompt, completion, temperature: float = 1.0) -> np.nd
     logp = logits.log_softmax(-1)
     places = range(len(prompt) - 1, len(prompt) + len(completion) - 1)
     return np.array([logp[at, token].item() for at, token in zip(places, completion, strict=True)], dtype=np.float32)
+
+
+def stopped_at(step: int) -> Options:
+    """Options under which Ctrl-C comes after so many optimizer steps."""
+    seen = itertools.count(1)
+
+    def tick(rows: int) -> None:
+        if next(seen) == step:
+            raise KeyboardInterrupt
+
+    return Options(tick=tick)
 
 
 def rollout_rows(model, *, groups: int, samples: int, seed: int = 0, noise: float = 0.0, vocabulary: int = 400):
