@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import sys
 
@@ -109,6 +110,23 @@ def test_4_bits_without_an_adapter_or_bitsandbytes(base, tmp_path, monkeypatch):
             without.setattr(adapter, "find_spec", lambda name, gone=package: None if name == gone else name)
             train(base, tmp_path / "ck", Options(dry_run=True), **ADAPTER, lora_4bit=True)
         assert caught.value.hint == 'pip install "toolsample[qlora]"'
+
+
+def test_settings_of_an_adapter_that_do_nothing_are_refused(base, tmp_path):
+    pytest.importorskip("peft")
+    for settings in ({"lora_targets": "q_proj"}, {"lora_alpha": 8.0}, {"merge": False}):
+        with pytest.raises(ConfigError, match=f"{next(iter(settings))} is a setting of an adapter"):
+            train(base, tmp_path / "ck", Options(dry_run=True), **settings)
+    with pytest.raises(ConfigError, match="change nothing"):
+        train(base, tmp_path / "ck", lora_rank=4, lora_alpha=0.0)
+    train(base, tmp_path / "r0", **ADAPTER, lora_targets="q_proj,v_proj")
+    with pytest.raises(ConfigError, match=r"an adapter on q_proj, v_proj, asked for q_proj$"):
+        train(base, tmp_path / "ck", model=tmp_path / "r0", **ADAPTER, lora_targets="q_proj")
+    account = train(base, tmp_path / "ck", model=tmp_path / "r0")
+    assert "all weights are trained now" in account.extra["warnings"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "ck").rglob("*.*")} == {0o666 & ~mask}
 
 
 def test_an_adapter_goes_on_only_from_a_base_in_the_same_form(base, tmp_path):

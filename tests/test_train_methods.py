@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -34,9 +35,11 @@ def base(tmp_path_factory):
 
 def test_recomputed_old_logprobs_start_at_ratio_one(base, tmp_path):
     """Stored logprobs are off; against the recomputed ones the first step's ratio is 1 to rounding."""
-    train(base, tmp_path / "stored")
-    train(base, tmp_path / "own", old_policy="recompute")
+    stored = train(base, tmp_path / "stored")
+    own = train(base, tmp_path / "own", old_policy="recompute")
     assert abs(metric(tmp_path / "stored", "ratio_first")[0] - 1) > 0.01
+    assert metric(tmp_path / "stored", "log_ratio_first")[0] == pytest.approx(0.4 * math.sqrt(2 / math.pi), rel=0.1)
+    assert "another policy drew them" in stored.extra["warnings"] and "warnings" not in own.extra
     assert metric(tmp_path / "own", "ratio_first")[0] == pytest.approx(1, abs=1e-5)
     assert metric(tmp_path / "own", "log_ratio_abs")[1] > 1e-4
 

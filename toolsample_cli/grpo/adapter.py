@@ -30,6 +30,12 @@ def check(config: TrainConfig) -> None:
             "lora_4bit: the adapter alone would be served on the unpacked base, which is another policy",
             hint="leave --no-merge out",
         )
+    plain = TrainConfig()
+    for name in () if config.lora_rank else ("lora_targets", "lora_alpha", "merge"):
+        if getattr(config, name) != getattr(plain, name):
+            raise ConfigError(f"{name} is a setting of an adapter, and there is none", hint="add --lora-rank 16")
+    if config.lora_rank and not config.lora_alpha:
+        raise ConfigError("lora_alpha = 0: the adapter would change nothing", hint="32 is usual")
     if config.lora_rank and "lm_head" in config.lora_targets.split(","):
         raise ConfigError("lora_targets: the head cannot be adapted", hint="leave lm_head out")
     flag, extra = ("--lora-4bit", "qlora") if config.lora_4bit else ("--lora-rank", "peft")
@@ -55,7 +61,10 @@ def attach(model: Any, config: TrainConfig, saved: Path | None) -> Any:
         try:
             made = peft.get_peft_model(model, settings)
         except ValueError as error:
-            raise ConfigError(f"lora_targets = {targets!r}: {str(error).splitlines()[0]}") from error
+            raise ConfigError(
+                f"lora_targets = {targets!r}: {str(error).splitlines()[0]}",
+                hint=f"the linear ones are {', '.join(linear)}",
+            ) from error
         _refuse_others(made, linear)
         return made
     found = peft.LoraConfig.from_pretrained(str(saved / FOLDER))
@@ -63,6 +72,12 @@ def attach(model: Any, config: TrainConfig, saved: Path | None) -> Any:
         raise ConfigError(
             f"{saved / FOLDER}: an adapter of rank {found.r} and alpha {found.lora_alpha:g}, "
             f"asked for rank {config.lora_rank} and alpha {config.lora_alpha:g}"
+        )
+    asked = _linear_names(model) if config.lora_targets == "all-linear" else config.lora_targets.split(",")
+    if set(found.target_modules) != set(asked):
+        raise ConfigError(
+            f"{saved / FOLDER}: an adapter on {', '.join(sorted(found.target_modules))}, "
+            f"asked for {', '.join(sorted(asked))}"
         )
     try:
         return peft.PeftModel.from_pretrained(model, str(saved / FOLDER), is_trainable=True)

@@ -111,6 +111,7 @@ class Writer:
             _save(beside / TRAINER / "rng.safetensors", rng_tensors())
             state = vars(position) | {"records": position.records.rows()}
             _text(beside / TRAINER / STATE, json.dumps(state, ensure_ascii=False))
+            _open_up(beside)
             _sync_tree(beside)
             replace(beside, folder)
         self.world.barrier()
@@ -249,6 +250,14 @@ def _save(file: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 def _text(file: Path, text: str) -> None:
     file.write_text(text + "\n", encoding="utf-8")
+
+
+def _open_up(folder: Path) -> None:
+    # safetensors writes files that only their owner can read; a server may run as somebody else
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(0o666 & ~mask)
 
 
 def _sync_tree(folder: Path) -> None:

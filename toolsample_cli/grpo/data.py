@@ -125,7 +125,9 @@ def sampling_facts(rollouts: Folder) -> tuple[float, list[str]]:
             f"sampled with {', '.join(used)}: stored logprobs are of the cut distribution, so ratios start below 1"
         )
     if mode == "unknown" and (used or temperature != 1.0):
-        warnings.append("the server did not tell which distribution its logprobs are of: ratio_first must be about 1")
+        warnings.append(
+            "the server did not tell which distribution its logprobs are of: log_ratio_first must be about 0"
+        )
     return temperature, warnings
 
 

@@ -52,7 +52,8 @@ def summary(position: Position, *, sft: bool) -> dict[str, Any]:
             facts[label] = form.format(sum(values[name]) / len(values[name]))
     facts["lr"] = f"{values['lr'][-1]:.2e}" if values.get("lr") else "0"
     if not sft:
-        facts["first ratio"] = f"{values['ratio_first'][0]:.4f}" if values.get("ratio_first") else "unknown"
+        first = values.get("log_ratio_first")
+        facts["first |log ratio|"] = f"{first[0]:.4f}" if first else "unknown"
         dead, groups = sum(values.get("dead_groups", [0])), sum(values.get("groups", [0]))
         facts["dead groups"] = f"{int(dead)} of {int(groups)}"
     if refused := int(sum(values.get("refused", [0]))):

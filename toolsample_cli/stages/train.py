@@ -67,6 +67,8 @@ def run(
     account = Account("train", wrote=None if options.dry_run else out)
     record = {**as_record(config), **options.selection()}
     inputs = {name: folder.digest for name, folder in folders.items()} | {"model": model_digest(model)}
+    before = checkpoint.read_position(Path(model)) if Path(model).is_dir() else None
+    identity.refuse_other_base(model, before or Position(), config)
     if options.dry_run:
         account.rows_in = folders["batch" if config.objective == "grpo" else "tasks"].rows
         account.extra["would train on"] = f"{account.rows_in} rows in {config.steps * config.epochs} steps"
@@ -116,12 +118,15 @@ class _Round:
         before = checkpoint.read_position(Path(self.model)) if Path(self.model).is_dir() else None
         # a step checkpoint is taken as a model: the rest of its own round is not this one's
         before = replace(before, done=0, metrics=[], records=no_records()) if before else Position()
-        identity.refuse_other_base(self.model, before, self.config)
         base = before.base if self.config.lora_rank else None
         loaded = load_policy(self.model, self.config, self.world, base)
         set_threads(loaded, self.config, self.world)
         tokenizer = load_tokenizer(self.model)
         data = self._data(loaded, tokenizer)
+        if before.base and not self.config.lora_rank:
+            data.warnings.append(
+                f"{self.model} was trained as an adapter; it is merged, and all weights are trained now"
+            )
         run = self._prepare(loaded, data, before, base, tokenizer)
         writer = Writer(self.world, self.model, loaded.saved_dtype, self.config.merge)
         run.save = lambda now: self._save(writer, run, now)
