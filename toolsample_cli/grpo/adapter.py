@@ -50,12 +50,13 @@ def attach(model: Any, config: TrainConfig, saved: Path | None) -> Any:
     four_bit.quiet()
     import peft
 
+    targets, linear = config.lora_targets, _linear_names(model)
+    asked = linear if targets == "all-linear" else targets.split(",")
     if saved is None:
-        targets, linear = config.lora_targets, _linear_names(model)
         settings = peft.LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
-            target_modules=linear if targets == "all-linear" else targets.split(","),
+            target_modules=asked,
             task_type="CAUSAL_LM",
         )
         try:
@@ -73,7 +74,6 @@ def attach(model: Any, config: TrainConfig, saved: Path | None) -> Any:
             f"{saved / FOLDER}: an adapter of rank {found.r} and alpha {found.lora_alpha:g}, "
             f"asked for rank {config.lora_rank} and alpha {config.lora_alpha:g}"
         )
-    asked = _linear_names(model) if config.lora_targets == "all-linear" else config.lora_targets.split(",")
     if set(found.target_modules) != set(asked):
         raise ConfigError(
             f"{saved / FOLDER}: an adapter on {', '.join(sorted(found.target_modules))}, "

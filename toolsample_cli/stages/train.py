@@ -67,8 +67,8 @@ def run(
     account = Account("train", wrote=None if options.dry_run else out)
     record = {**as_record(config), **options.selection()}
     inputs = {name: folder.digest for name, folder in folders.items()} | {"model": model_digest(model)}
-    before = checkpoint.read_position(Path(model)) if Path(model).is_dir() else None
-    identity.refuse_other_base(model, before or Position(), config)
+    before = (checkpoint.read_position(Path(model)) if Path(model).is_dir() else None) or Position()
+    identity.refuse_other_base(model, before, config)
     if options.dry_run:
         account.rows_in = folders["batch" if config.objective == "grpo" else "tasks"].rows
         account.extra["would train on"] = f"{account.rows_in} rows in {config.steps * config.epochs} steps"
@@ -78,7 +78,7 @@ def run(
         return account
     world = World.start(config.device)
     try:
-        return _Round(model, out, folders, record, inputs, config, options, world).go(account)
+        return _Round(model, out, folders, record, inputs, config, options, world, before).go(account)
     finally:
         world.close()
 
@@ -106,6 +106,7 @@ class _Round:
     config: TrainConfig
     options: Options
     world: World
+    before: Position
 
     @property
     def partial(self) -> Path:
@@ -115,9 +116,8 @@ class _Round:
     def go(self, account: Account) -> Account:
         """Train and write; fills the account."""
         torch.manual_seed(self.config.seed)
-        before = checkpoint.read_position(Path(self.model)) if Path(self.model).is_dir() else None
         # a step checkpoint is taken as a model: the rest of its own round is not this one's
-        before = replace(before, done=0, metrics=[], records=no_records()) if before else Position()
+        before = replace(self.before, done=0, metrics=[], records=no_records())
         base = before.base if self.config.lora_rank else None
         loaded = load_policy(self.model, self.config, self.world, base)
         set_threads(loaded, self.config, self.world)
