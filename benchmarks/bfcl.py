@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-import bfcl_official
-from bfcl_parity import compare
+from support import bfcl_official
+from support.bfcl_parity import compare
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from toolsample_cli import schema
-from toolsample_cli.output import Output
+from toolsample_cli.shards import schema
+from toolsample_cli.shards.writing import Output
 
 N = 8
 TASKS_PER_SHARD = 31_250
@@ -53,8 +53,8 @@ METER = textwrap.dedent(
 FILTER = """
 from pathlib import Path
 from toolsample_cli.config import FilterConfig
-from toolsample_cli.stages.common import Options
-from toolsample_cli.stages.filter import run
+from toolsample_cli.stage import Options
+from toolsample_cli.filter.stage import run
 def job():
     account = run(Path(sys.argv[1]), None, Path(sys.argv[2]), FilterConfig(), Options(overwrite=True))
     return {"groups": account.rows_out}
@@ -64,8 +64,8 @@ measure(job)
 DRAW = """
 from pathlib import Path
 from toolsample_cli.config import CurriculumConfig
-from toolsample_cli.stages.common import Options
-from toolsample_cli.stages.curriculum import Paths, run
+from toolsample_cli.stage import Options
+from toolsample_cli.curriculum.stage import Paths, run
 def job():
     config = CurriculumConfig(tasks_per_round=int(sys.argv[3]))
     account = run(Paths(Path(sys.argv[1])), Path(sys.argv[2]), config, Options(overwrite=True))

@@ -80,7 +80,7 @@ def make_model(folder: Path, shape: dict[str, int]) -> Path:
 
 def requests_of(arguments: argparse.Namespace) -> list[Any]:
     """Prompts of 100 to 500 tokens, whatever they say."""
-    from toolsample_cli.backends import Request, rollout_seed
+    from toolsample_cli.rollout.types import Request, rollout_seed
 
     requests = []
     for task in range(arguments.tasks):
@@ -103,9 +103,9 @@ def timed(engine: Any, requests: list[Any], sampling: Any, device: str) -> tuple
 
 def measure_transformers(model: Path, arguments: argparse.Namespace, device: str) -> dict[str, Any]:
     """Both layouts in the default type, then the agreement with a plain forward pass in float32."""
-    from toolsample_cli.backends import Sampling, open_backend
-    from toolsample_cli.backends.states import Repeated, SharedPrompt
     from toolsample_cli.config import RolloutConfig
+    from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt
+    from toolsample_cli.rollout.types import Sampling, open_backend
 
     config = RolloutConfig(max_new_tokens=arguments.max_new_tokens, device=device, batch_tokens=1 << 18)
     sampling, requests, found = Sampling.of(config), requests_of(arguments), {}
@@ -126,7 +126,7 @@ def measure_transformers(model: Path, arguments: argparse.Namespace, device: str
 def _worst_gap(engine: Any, requests: list[Any], sampling: Any) -> float:
     import torch
 
-    from toolsample_cli.backends.drawing import log_distribution
+    from toolsample_cli.rollout.engines.token_sampling import log_distribution
 
     prompts, worst = {(r.key, r.sample): list(r.prompt_ids) for r in requests}, 0.0
     for c in engine.generate(requests, sampling):
@@ -143,8 +143,8 @@ def measure_vllm(model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Ours against `LLM.generate` on one engine, alternating, the better of two; also without seeds, for their cost."""
     from vllm import SamplingParams
 
-    from toolsample_cli.backends import Sampling, open_backend
     from toolsample_cli.config import RolloutConfig
+    from toolsample_cli.rollout.types import Sampling, open_backend
 
     config = RolloutConfig(backend="vllm", max_new_tokens=arguments.max_new_tokens, gpu_memory=0.6)
     began = time.perf_counter()

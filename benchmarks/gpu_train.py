@@ -79,9 +79,9 @@ def agreement(folder: Path, device: str) -> float:
     """Largest difference of logprobs between the two layouts on one group, float32."""
     import torch
 
-    from toolsample_cli.grpo.batch import pack, pad
-    from toolsample_cli.grpo.model import load_policy, make_policy
-    from toolsample_cli.grpo.world import World
+    from toolsample_cli.train.batch import pack, pad
+    from toolsample_cli.train.distributed import World
+    from toolsample_cli.train.setup import load_policy, make_policy
 
     found, world = [], World.start(device)
     for layout, make in (("packed", pack), ("padded", pad)):
@@ -97,10 +97,10 @@ def ours(folder: Path, steps: int, device: str) -> dict[str, Any]:
     """A warm-up round (kernels are compiled in it), then the measured one."""
     import torch
 
-    from toolsample_cli.grpo.checkpoint import Position
-    from toolsample_cli.grpo.model import load_policy, make_optimizer, make_policy
-    from toolsample_cli.grpo.trainer import Run, train_round
-    from toolsample_cli.grpo.world import World
+    from toolsample_cli.train.checkpoint import Position
+    from toolsample_cli.train.distributed import World
+    from toolsample_cli.train.setup import load_policy, make_optimizer, make_policy
+    from toolsample_cli.train.trainer import Run, train_round
 
     dtype = "bfloat16" if device == "cuda" else "float32"
     config, world = cpu.settings_of(steps, dtype=dtype, device=device), World.start(device)

@@ -78,9 +78,9 @@ def make_tasks(folder: Path, count: int) -> None:
 
 
 def _requests(arguments: argparse.Namespace, folder: Path, chat: Any) -> list[Any]:
-    from toolsample_cli import schema
-    from toolsample_cli.backends import Request, rollout_seed
-    from toolsample_cli.shards import open_folder
+    from toolsample_cli.rollout.types import Request, rollout_seed
+    from toolsample_cli.shards import schema
+    from toolsample_cli.shards.reading import open_folder
 
     requests = []
     for row in open_folder(folder / "tasks", schema.TASKS).load().iter_rows(named=True):
@@ -94,8 +94,8 @@ def measure_transformers(arguments: argparse.Namespace, folder: Path) -> dict[st
     """Our loop against `model.generate`, alternating, the better of two runs each."""
     import torch
 
-    from toolsample_cli.backends import Sampling, open_backend
     from toolsample_cli.config import RolloutConfig
+    from toolsample_cli.rollout.types import Sampling, open_backend
 
     torch.set_num_threads(1)
     started = time.process_time()
@@ -126,7 +126,7 @@ def _generate_loop(engine: Any, requests: list[Any], arguments: argparse.Namespa
     """A plain loop over transformers' own `generate`, sorted by length, n sequences a prompt; tokens generated."""
     import torch
 
-    from toolsample_cli.backends.states import padded
+    from toolsample_cli.rollout.engines.kv_cache import padded
 
     prompts = sorted((r.prompt_ids for r in requests if r.sample == 0), key=len)
     size = max(1, config.batch_tokens // (arguments.n * (len(prompts[-1]) + arguments.max_new_tokens)))
@@ -157,9 +157,9 @@ def _generate_loop(engine: Any, requests: list[Any], arguments: argparse.Namespa
 
 def make_many(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """`replay_tasks` tasks with messages of 1 to 8 KB."""
-    from toolsample_cli import schema
-    from toolsample_cli.output import Output
-    from toolsample_cli.shards import open_folder
+    from toolsample_cli.shards import schema
+    from toolsample_cli.shards.reading import open_folder
+    from toolsample_cli.shards.writing import Output
 
     row = open_folder(folder / "tasks", schema.TASKS).load().row(0, named=True)
     with Output(folder / "many", schema.TASKS, {}) as output:
@@ -176,8 +176,8 @@ def make_many(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def measure_replay(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The stage around an engine that costs nothing: CPU microseconds a sample, and peak memory over the imports."""
     from toolsample_cli.config import RolloutConfig
-    from toolsample_cli.stages.common import Options
-    from toolsample_cli.stages.rollout import run
+    from toolsample_cli.rollout.stage import run
+    from toolsample_cli.stage import Options
 
     base = peak_mb()
     began = time.process_time()
@@ -194,8 +194,8 @@ def measure_vllm(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Our vLLM engine against `LLM.generate` on the same engine, seeds and prompts; the better of two runs each."""
     from vllm import SamplingParams
 
-    from toolsample_cli.backends import Sampling, open_backend
     from toolsample_cli.config import RolloutConfig
+    from toolsample_cli.rollout.types import Sampling, open_backend
 
     config = RolloutConfig(n=arguments.n, backend="vllm", max_new_tokens=arguments.max_new_tokens)
     engine = open_backend("vllm", arguments.model, config)

@@ -114,11 +114,11 @@ def _used(start: float, wall: float) -> dict:
 
 def ours(folder: Path) -> dict:
     """The stage as a user runs it."""
-    from toolsample_cli import schema
     from toolsample_cli.config import ScoreConfig
-    from toolsample_cli.shards import open_folder
-    from toolsample_cli.stages.common import Options
-    from toolsample_cli.stages.score import run
+    from toolsample_cli.score.stage import run
+    from toolsample_cli.shards import schema
+    from toolsample_cli.shards.reading import open_folder
+    from toolsample_cli.stage import Options
 
     before = _json_loads_us()
     start, wall = time.process_time(), time.perf_counter()
@@ -130,10 +130,10 @@ def ours(folder: Path) -> dict:
 
 def bound(folder: Path) -> dict:
     """What no scorer of these files goes below: Parquet in, `json.loads` of each line of a call, Parquet out."""
-    from toolsample_cli import schema
-    from toolsample_cli.output import Output
-    from toolsample_cli.shards import open_folder
-    from toolsample_cli.stages.score import ROLLOUT_COLUMNS
+    from toolsample_cli.score.stage import ROLLOUT_COLUMNS
+    from toolsample_cli.shards import schema
+    from toolsample_cli.shards.reading import open_folder
+    from toolsample_cli.shards.writing import Output
 
     texts, scores = open_folder(folder / "rollouts", schema.ROLLOUTS), open_folder(folder / "scores", schema.SCORES)
     cpu = 0.0
@@ -208,10 +208,10 @@ def _overlap(a: list, b: list) -> float:
 
 def generate(folder: Path, rows: int) -> None:
     """Tasks and rollouts: about 1.5 KB a completion, one to three calls, half of them right."""
-    from toolsample_cli import schema
-    from toolsample_cli.output import Output
-    from toolsample_cli.protocols import PROTOCOLS
-    from toolsample_cli.toolcall import Call, calls_json
+    from toolsample_cli.shards import schema
+    from toolsample_cli.shards.writing import Output
+    from toolsample_cli.toolcalls.call import Call, calls_json
+    from toolsample_cli.toolcalls.protocols import PROTOCOLS
 
     pick = random.Random(1)
     tools = json.dumps([_tool(name, keys) for name, keys in TOOLS])
@@ -255,7 +255,7 @@ def _value(key: str, pick: random.Random) -> object:
 
 
 def _reply(gold: list, render: object, pick: random.Random) -> str:
-    from toolsample_cli.toolcall import Call
+    from toolsample_cli.toolcalls.call import Call
 
     thought = " ".join(pick.choices(WORDS, k=pick.randrange(120, 320)))
     calls = list(gold)

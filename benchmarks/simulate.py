@@ -21,7 +21,7 @@ import numpy as np
 from simulated_fleet import Arm, Fleet
 from simulated_world import Settings
 
-from toolsample_cli import selection
+from toolsample_cli.filter import decide as selection
 
 PLAIN = {"weighting": "none"}
 NOW = {"activation_batches": 0}

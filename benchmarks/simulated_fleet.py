@@ -10,11 +10,14 @@ import numpy as np
 import polars as pl
 from simulated_world import SUB, Settings, World
 
-from toolsample_cli import curriculum, groups, hardness, selection
 from toolsample_cli.config import CurriculumConfig, FilterConfig
-from toolsample_cli.curriculum import State
-from toolsample_cli.draw import hash_ids, race
-from toolsample_cli.selection.facts import round_facts
+from toolsample_cli.curriculum import hard_tasks, mastery
+from toolsample_cli.curriculum.mastery import State
+from toolsample_cli.curriculum.sampling import hash_ids, race
+from toolsample_cli.filter import decide as selection
+from toolsample_cli.filter import statistics
+from toolsample_cli.filter.round_facts import round_facts
+from toolsample_cli.filter.run_state import Standing
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,10 @@ class Fleet:
         self.source = pl.Series("source", np.repeat(self.names, size))
         self.hashes = hash_ids(self.ids)
         self.history: pl.DataFrame | None = None
-        first = curriculum.first_weights(self.config)
+        first = mastery.first_weights(self.config)
         self.states = [State({}, weights=first) for _ in self.seeds]  # mastery and weights, one a world
         self.hard = State({})  # hard and dropped slots of all worlds
-        self.standings = [selection.Standing() for _ in self.seeds]
+        self.standings = [Standing() for _ in self.seeds]
         self.number = -1
 
     def go(self, rounds: int) -> list[dict[str, list[float]]]:
@@ -74,7 +77,7 @@ class Fleet:
         shots = shots.reshape(tasks.shape)
         rolled = [w.roll(t, s, self.n) for w, t, s in zip(self.worlds, tasks, shots, strict=True)]
         scores = self._scores(rows, shots, [parts for parts, _ in rolled])
-        found = groups.statistics(scores)
+        found = statistics.statistics(scores)
         now = self._decide(found)
         reward = self._rewards(scores, now).reshape(len(self.seeds), self.per_round, self.n)
         spread = reward.std(axis=2, keepdims=True)
@@ -83,7 +86,7 @@ class Fleet:
         for i, world in enumerate(self.worlds):
             world.learn(tasks[i][keep[i]], shots[i][keep[i]], advantage[i][keep[i]], rolled[i][1][keep[i]])
         if self.config.hard != "keep":
-            self.hard, _ = hardness.update(replace(self.hard, round=self.number), now, self.config)
+            self.hard, _ = hard_tasks.update(replace(self.hard, round=self.number), now, self.config)
         return (spread[..., 0] == 0).mean(axis=1)
 
     def _names(self, rows: np.ndarray) -> list[str]:
@@ -91,8 +94,8 @@ class Fleet:
 
     def _decide(self, found: pl.DataFrame) -> pl.DataFrame:
         """Merge with the history and judge; returns this round's groups in their order."""
-        prior = None if self.history is None else self.history.select(groups.PRIOR)
-        seen = groups.visited(found, prior)
+        prior = None if self.history is None else self.history.select(statistics.PRIOR)
+        seen = statistics.visited(found, prior)
         if self.history is not None:
             rest = self.history.join(seen.select("slot_id"), on="slot_id", how="anti").select(seen.columns)
             seen = pl.concat([seen, rest])
@@ -111,15 +114,15 @@ class Fleet:
     def _rewards(self, scores: pl.DataFrame, now: pl.DataFrame) -> np.ndarray:
         """Training rewards under the weights in force, which then move on with this round's mastery."""
         if self.config.weighting == "none":
-            return curriculum.batch(scores, curriculum.EVEN, 0.0)["reward"].to_numpy()
-        table = pl.DataFrame({f"w_{name}": [s.weights[name] for s in self.states] for name in curriculum.WEIGHTED})
+            return mastery.batch(scores, mastery.EVEN, 0.0)["reward"].to_numpy()
+        table = pl.DataFrame({f"w_{name}": [s.weights[name] for s in self.states] for name in mastery.WEIGHTED})
         each = scores.hstack(table[np.repeat(np.arange(len(self.seeds)), self.per_round * self.n)])
-        weights = {name: pl.col(f"w_{name}") for name in curriculum.WEIGHTED}
-        reward = curriculum.batch(each, weights, 0.0)["reward"].to_numpy()
-        measured = now.group_by("source", maintain_order=True).agg(**curriculum.measures()).drop("source")
+        weights = {name: pl.col(f"w_{name}") for name in mastery.WEIGHTED}
+        reward = mastery.batch(each, weights, 0.0)["reward"].to_numpy()
+        measured = now.group_by("source", maintain_order=True).agg(**mastery.measures()).drop("source")
         for i, row in enumerate(measured.iter_rows(named=True)):
             known = {name: mean for name, mean in row.items() if mean is not None}
-            self.states[i] = curriculum.advance(self.states[i], known, self.config)
+            self.states[i] = mastery.advance(self.states[i], known, self.config)
         return reward
 
     def _draw(self) -> np.ndarray:

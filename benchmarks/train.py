@@ -48,10 +48,10 @@ def lengths(shape: str, random: Any) -> tuple[int, Any]:
 def make(folder: Path, shape: str, size: str, groups: int, samples: int) -> None:
     """Model, rollouts and batch; stored logprobs scatter around those of a random model, so some ratios are clipped."""
     import numpy as np
-    from tiny_model import tiny_model
-    from training_world import batch_rows, write
+    from support.tiny_model import tiny_model
+    from support.training_world import batch_rows, write
 
-    from toolsample_cli import schema
+    from toolsample_cli.shards import schema
 
     settings = SIZES[size]
     vocabulary = settings["vocab_size"]
@@ -85,9 +85,9 @@ def settings_of(steps: int, **more: Any) -> Any:
 
 def read(folder: Path, config: Any) -> Any:
     """The shard as both sides use it."""
-    from toolsample_cli import schema
-    from toolsample_cli.grpo.data import scored_rollouts
-    from toolsample_cli.shards import open_folder
+    from toolsample_cli.shards import schema
+    from toolsample_cli.shards.reading import open_folder
+    from toolsample_cli.train.data import scored_rollouts
 
     batch = open_folder(folder / "batch", schema.BATCH).load()
     return scored_rollouts(open_folder(folder / "rollouts", schema.ROLLOUTS), batch, config, 1 << 30)
@@ -98,10 +98,10 @@ def ours(folder: Path, steps: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    from toolsample_cli.grpo.checkpoint import Position
-    from toolsample_cli.grpo.model import load_policy, make_optimizer, make_policy
-    from toolsample_cli.grpo.trainer import Run, train_round
-    from toolsample_cli.grpo.world import World
+    from toolsample_cli.train.checkpoint import Position
+    from toolsample_cli.train.distributed import World
+    from toolsample_cli.train.setup import load_policy, make_optimizer, make_policy
+    from toolsample_cli.train.trainer import Run, train_round
 
     config, world = settings_of(steps), World()
     loaded = load_policy(str(folder / "tiny"), config, world)
@@ -136,7 +136,7 @@ def theirs(folder: Path, steps: int, *, on_gpu: bool = False, take_turns: bool =
     from transformers import AutoTokenizer, TrainerCallback, logging
     from trl import GRPOConfig, GRPOTrainer
 
-    from toolsample_cli.grpo.trainer import step_order
+    from toolsample_cli.train.trainer import step_order
 
     logging.disable_progress_bar()
     config = settings_of(steps)
@@ -201,7 +201,7 @@ def head() -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    from toolsample_cli.grpo.policy import TokenScores
+    from toolsample_cli.train.policy import TokenScores
 
     hidden = torch.randn(512, 128, requires_grad=True)
     weight = (torch.randn(151_936, 128) * 0.02).requires_grad_()

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from toolsample_cli.config import STAGES
-from toolsample_cli.importers import FORMATS
-from toolsample_cli.protocols import PROTOCOLS
-from toolsample_cli.reward import QUIRKS
-from toolsample_cli.rewards.table import REWARDS
-from toolsample_cli.schema import column_table
+from toolsample_cli.importing.formats import FORMATS
+from toolsample_cli.score.rewards import REWARDS
+from toolsample_cli.score.scorer import QUIRKS
+from toolsample_cli.shards.schema import column_table
+from toolsample_cli.toolcalls.protocols import PROTOCOLS
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 

@@ -17,10 +17,10 @@ import polars as pl
 from study_counts import counts, shards, table
 
 from toolsample_cli.bfcl import environment
-from toolsample_cli.bfcl.entries import read_questions
+from toolsample_cli.bfcl.checker import Scorer
 from toolsample_cli.bfcl.judging import judge_all
-from toolsample_cli.bfcl.scorer import Scorer
-from toolsample_cli.report import RunRecord, collapsed, collect, figure, final, interval
+from toolsample_cli.bfcl.questions import read_questions
+from toolsample_cli.experiment.report import RunRecord, collapsed, collect, figure, final, interval
 
 FOLDER = Path(__file__).resolve().parent
 RAW, PAGE = FOLDER / "study.parquet", FOLDER / "study.md"

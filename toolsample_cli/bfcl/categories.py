@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.settings import nearest
 
 LIVE_AST = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
 LIVE = (*LIVE_AST, "live_irrelevance", "live_relevance")

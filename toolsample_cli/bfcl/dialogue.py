@@ -11,7 +11,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolsample_cli.bfcl.ask import (
+from toolsample_cli.bfcl.answering import Model, Reply
+from toolsample_cli.bfcl.checker import Overrun, Scorer
+from toolsample_cli.bfcl.prompts import (
     PROMPTING,
     Prompt,
     Style,
@@ -21,10 +23,8 @@ from toolsample_cli.bfcl.ask import (
     tools_in_template,
     without_thought,
 )
-from toolsample_cli.bfcl.entries import Question
-from toolsample_cli.bfcl.journal import Journal
-from toolsample_cli.bfcl.models import Model, Reply
-from toolsample_cli.bfcl.scorer import Overrun, Scorer
+from toolsample_cli.bfcl.questions import Question
+from toolsample_cli.shards.journal import Journal
 
 GROUP = 32
 """Dialogues that advance together."""

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from toolsample_cli.bfcl.ask import Prompt, tools_in_template, tools_of
-from toolsample_cli.bfcl.models import Reply
+from toolsample_cli.bfcl.answering import Reply
+from toolsample_cli.bfcl.prompts import Prompt, tools_in_template, tools_of
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, StageFailure
-from toolsample_cli.toolcall import TooDeep, loads
+from toolsample_cli.toolcalls.call import TooDeep, loads
 
 ATTEMPTS = 5
 """Tries of one request; waits between them double from half a second."""

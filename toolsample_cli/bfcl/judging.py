@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolsample_cli.bfcl.ask import meant_calls, read_answer, too_long
-from toolsample_cli.bfcl.entries import Question
-from toolsample_cli.bfcl.scorer import Scorer
-from toolsample_cli.toolcall import canonical
+from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.prompts import meant_calls, read_answer, too_long
+from toolsample_cli.bfcl.questions import Question
+from toolsample_cli.toolcalls.call import canonical
 
 Judged = tuple[dict[str, Any], Any]
 """A row of entries and the answer as it was read (a list of turns for a dialogue, None without one)."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from toolsample_cli.config import read_recipe
-from toolsample_cli.settings import resolve
+from toolsample_cli.config.settings import resolve
 
 SHORT = {"n": "-n"}
 COMMON = "Common options"
@@ -28,7 +28,7 @@ def stage_command(app: typer.Typer, name: str, config_class: type) -> Callable[[
     """Register `function(..., config, options) -> Account` as command `name`.
 
     The function's other parameters become arguments and options as typer reads them; `config` is an instance
-    of `config_class` and `options` a `toolsample_cli.stages.common.Options`.
+    of `config_class` and `options` a `toolsample_cli.stage.Options`.
     """
 
     def register(function: Callable) -> Callable:
@@ -96,8 +96,8 @@ def _run(function: Callable, name: str, config_class: type, own: list[str], give
     flags = {item.name: given[item.name] for item in dataclasses.fields(config_class) if item.name in given}
     config = resolve(config_class, flags, recipe)
     from toolsample_cli.cli.progress import Progress
-    from toolsample_cli.shards import Slice
-    from toolsample_cli.stages.common import Options
+    from toolsample_cli.shards.slice import Slice
+    from toolsample_cli.stage import Options
 
     with Progress(name) as progress:
         options = Options(

@@ -37,6 +37,6 @@ def register(app: typer.Typer) -> None:
 
         Without --groups and --scores it makes the first draw and the first state.
         """
-        from toolsample_cli.stages.curriculum import Paths, run
+        from toolsample_cli.curriculum.stage import Paths, run
 
         return run(Paths(corpus, groups, scores, tasks, state, rollouts, records), out, config, options)

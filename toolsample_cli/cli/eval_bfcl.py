@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         --limit takes the first questions of each category and marks the result as partial. A rerun goes on where the
         last one stopped and asks failed questions again.
         """
-        from toolsample_cli.stages.eval_bfcl import Against, Sources, run
+        from toolsample_cli.bfcl.stage import Against, Sources, run
 
         against = Against(base, base_protocol) if base else None
         sources = Sources(entries, answers)

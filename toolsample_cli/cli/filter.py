@@ -26,6 +26,6 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> Any:
         """Turn the scores of one round into groups: statistics, importance, keep and reason, one row a task."""
-        from toolsample_cli.stages.filter import run
+        from toolsample_cli.filter.stage import run
 
         return run(scores, history, out, config, options)

@@ -27,6 +27,6 @@ def register(app: typer.Typer) -> None:
 
         Rows that cannot become a task go to OUT.rejects with the reason; doubtful golds are kept and flagged.
         """
-        from toolsample_cli.stages.importing import run
+        from toolsample_cli.importing.stage import run
 
         return run(raw, out, config, options)

@@ -71,16 +71,18 @@ def _place(path: Path) -> Any:
 
 
 def _overview(path: Path, as_json: bool) -> None:
-    from toolsample_cli.inspection import facts, places, render, status, tables
+    from toolsample_cli.inspection import folder_facts, places, render, run_tables, status
 
     place = places.look(path)
     if place is None:
         entries = status.status(path)
         if not entries:
             raise ConfigError(f"{path}: no shards in it and none below it")
-        _say({"path": str(path), "entries": entries}) if as_json else tables.show_status(_console(), str(path), entries)
+        _say({"path": str(path), "entries": entries}) if as_json else run_tables.show_status(
+            _console(), str(path), entries
+        )
         return
-    value = facts.facts(place)
+    value = folder_facts.facts(place)
     if as_json:
         _say({**value, "columns": [summary.record() for summary in value["columns"]]})
     else:
@@ -88,7 +90,7 @@ def _overview(path: Path, as_json: bool) -> None:
 
 
 def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool, as_json: bool) -> None:
-    from toolsample_cli.inspection import places, records, view
+    from toolsample_cli.inspection import places, record_view, records
 
     found = [_place(path) for path in paths]
     row = records.by_number(found[0], index) if index is not None else records.by_id(found[0], wanted or "")
@@ -97,7 +99,7 @@ def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool
         opened = records.opened
         _say({kind: [opened(row) for row in v] if kind == "samples" else opened(v) for kind, v in joined.items()})
     else:
-        view.show_record(_console(), joined, full)
+        record_view.show_record(_console(), joined, full)
 
 
 def _validate(paths: list[Path], as_json: bool) -> None:
@@ -113,7 +115,7 @@ def _validate(paths: list[Path], as_json: bool) -> None:
 
 def _diff(paths: list[Path], as_json: bool) -> None:
     from toolsample_cli.inspection.changes import changes
-    from toolsample_cli.inspection.tables import show_changes
+    from toolsample_cli.inspection.run_tables import show_changes
 
     if len(paths) != 2:
         raise ConfigError(f"--diff compares two folders of scores, {len(paths)} given")

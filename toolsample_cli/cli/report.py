@@ -20,8 +20,8 @@ def register(app: typer.Typer) -> None:
         json_: Annotated[bool, typer.Option("--json", help="print the table of arms as JSON on stdout")] = False,
     ) -> None:
         """Draw a run's curves and compare its arms, as one HTML page without outside references."""
-        from toolsample_cli.report import arm_table, collect, heldout_names, page
-        from toolsample_cli.shards import write_atomically
+        from toolsample_cli.experiment.report import arm_table, collect, heldout_names, page
+        from toolsample_cli.shards.reading import write_atomically
 
         runs = collect(run)
         place = out or run / "report.html"

@@ -31,6 +31,6 @@ def register(app: typer.Typer) -> None:
 
         Rerunning goes on where it stopped: finished samples are kept, errored ones made again, a larger -n tops up.
         """
-        from toolsample_cli.stages.rollout import run
+        from toolsample_cli.rollout.stage import run
 
         return run(tasks, out, model, config, options)

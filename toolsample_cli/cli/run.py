@@ -30,15 +30,15 @@ def register(app: typer.Typer) -> None:
         json_: Annotated[bool, typer.Option("--json", help="print the closing account as JSON on stdout")] = False,
     ) -> None:
         """Run whole experiments: rounds of all stages in one process, resumable at any moment."""
-        from toolsample_cli.recipe import parse_seeds, plans
+        from toolsample_cli.experiment.recipe import parse_seeds, plans
 
         given = {"corpus": corpus, "model": model, "rounds": rounds, "heldout": heldout}
         known = {item.name for item in dataclasses.fields(RunConfig)}
         flags = {key: value for key, value in given.items() if key in known}
         arms = [part.strip() for part in arm.split(",") if part.strip()]
         planned = plans(read_recipe(recipe), flags, arms, parse_seeds(seed))
-        from toolsample_cli.stages.common import Options
-        from toolsample_cli.stages.run import run
+        from toolsample_cli.experiment.runner import run
+        from toolsample_cli.stage import Options
 
         account = run(planned, out, Options(dry_run=dry_run), lambda line: print(line, file=sys.stderr, flush=True))
         print(account.line(), file=sys.stderr)

@@ -36,6 +36,6 @@ def register(app: typer.Typer) -> None:
 
         Protocols: rlla, hermes, tool_n1, llama3, mistral, qwen_xml, pythonic, openai, json.
         """
-        from toolsample_cli.stages.score import run
+        from toolsample_cli.score.stage import run
 
         return run(tasks, rollouts, out=out, config=config, options=options)

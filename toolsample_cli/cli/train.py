@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
         OUT is a model folder that transformers and vLLM load as it is; optimizer and schedule go on when --model is
         such a checkpoint. Step metrics and a record per rollout are written beside it as OUT.steps and OUT.records.
         """
-        from toolsample_cli.stages.train import run
+        from toolsample_cli.train.stage import run
 
         account = run(source, batch, model=model, out=out, config=config, options=options, tasks=tasks)
         if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all

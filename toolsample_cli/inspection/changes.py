@@ -13,10 +13,10 @@ from typing import Any
 
 import polars as pl
 
-from toolsample_cli import schema
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.inspection.places import Place
-from toolsample_cli.shards import read_footer, read_frame
+from toolsample_cli.shards import schema
+from toolsample_cli.shards.reading import read_footer, read_frame
 
 SHOWN = 20
 """Changed rollouts that are listed, largest change first."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from toolsample_cli import schema
 from toolsample_cli.errors import DataError
-from toolsample_cli.shards import numbered, read_footer
+from toolsample_cli.shards import schema
+from toolsample_cli.shards.reading import numbered, read_footer
 
 NEAR = 2
 """Folders upwards in which companions are looked for."""

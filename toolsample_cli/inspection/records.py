@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from toolsample_cli import schema
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.inspection.places import Place, rows_of
+from toolsample_cli.shards import schema
 
 IDS = ("rollout_id", "task_id", "slot_id", "entry_id")
 SHORTEST = 4

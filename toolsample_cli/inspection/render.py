@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from toolsample_cli.inspection.facts import Summary
+from toolsample_cli.inspection.folder_facts import Summary
 
 LONG = 1600
 """Characters of one text that are shown unless everything is asked for."""

@@ -15,7 +15,7 @@ from copy import deepcopy
 from typing import Any
 
 import callstrings
-import hermes
+import hermes_blocks
 import pycalls
 
 HOME = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
@@ -203,9 +203,9 @@ class Official:
         return self.handler.default_decode_ast_prompting(text, self.enums.ReturnFormat(form), tagged)
 
     def _hermes(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        if len(answer["hermes"]) > hermes.LONGEST:
+        if len(answer["hermes"]) > hermes_blocks.LONGEST:
             raise pycalls.Refused("the answer is too long")
-        return hermes.calls(answer["hermes"], self.version)
+        return hermes_blocks.calls(answer["hermes"], self.version)
 
     def language(self, language: str) -> Any:
         """The checker's word for a language."""

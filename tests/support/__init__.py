@@ -1,0 +1,1 @@
+"""What several tests share: small worlds, servers, models and peers."""

@@ -1,0 +1,104 @@
+"""Knobs of the stages that choose data: filter, curriculum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolsample_cli.config.settings import knob
+
+
+@dataclass(frozen=True)
+class FilterConfig:
+    """`toolsample filter`: group statistics to importance, keep and reason."""
+
+    method: str = knob(
+        "rds",
+        "selection method",
+        choices=(
+            "none",
+            "rds",
+            "rds-hard",
+            "rds-mult",
+            "rds-cond",
+            "rds-sub",
+            "dapo",
+            "vcrl",
+            "greso",
+            "speed",
+            "adarft",
+            "pcl",
+            "pools",
+        ),
+    )
+    metric: str = knob(
+        "exact",
+        "what the pass-rate methods count: exactly right completions, or the scaled mean reward",
+        choices=("exact", "reward"),
+    )
+    state_weight: float = knob(
+        0.5, "lambda: weight of the state (unlearned share) against the potential (variance)", low=0.0, high=1.0
+    )
+    floor: float = knob(0.05, "epsilon: added to every importance, so that nothing is forgotten", low=0.0)
+    kappa: float = knob(0.3, "vcrl keeps groups whose scaled variance is at least this", low=0.0, high=1.0)
+    drop_flat: bool = knob(
+        False, "leave out groups whose rewards are all equal, whatever the method: they carry no advantage"
+    )
+    activation_mean: float = knob(1.0, "selection starts once the mean reward has exceeded this ...")
+    activation_batches: int = knob(7, "... for so many consecutive batches; 0: from the start", low=0)
+    activation_tasks: int = knob(0, "tasks in one such batch; 0: a round is one batch", low=0)
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """`toolsample curriculum`: sub-task weights, hard tasks, the next draw."""
+
+    tasks_per_round: int = knob(64, "tasks drawn for the next round", low=1)
+    draw: str = knob(
+        "auto",
+        "how tasks are drawn; `auto` as the filter's method wants it",
+        choices=("auto", "epochs", "importance", "rank"),
+    )
+    mix: str = knob(
+        "", "shares of the draw, as in `category:simple=0.5,parallel=0.2` or `source:a=1,b=1`; the rest is free"
+    )
+    weighting: str = knob("weights", "task-based curriculum (TDCL)", choices=("weights", "stage", "sample", "none"))
+    mastery: str = knob(
+        "scores",
+        "what tells mastery: the scores, or the share of training loss on a sub-task's tokens (needs --records)",
+        choices=("scores", "loss"),
+    )
+    decay: float = knob(0.9, "rho: inertia of the mastery average", low=0.0, high=1.0)
+    temperature: float = knob(0.5, "tau: lower moves more weight to the least mastered sub-task", low=1e-6)
+    weight_low: float = knob(0.5, "smallest weight of a sub-task", low=0.0)
+    weight_high: float = knob(2.0, "largest weight of a sub-task", low=0.0)
+    stage_at: float = knob(
+        0.9, "weighting = stage: mastery of a sub-task from which the next one may start", low=0.0, high=1.0
+    )
+    stage_rounds: int = knob(7, "weighting = stage: rounds in a row it must last", low=1)
+    hard: str = knob(
+        "keep", "what happens to tasks without a correct completion", choices=("keep", "drop", "fewshot", "hint")
+    )
+    hard_after: int = knob(10, "completions in a row, over visits, without a correct one that make a task hard", low=1)
+    hard_share: float = knob(
+        0.25, "share of a draw that hard tasks waiting in few-shot form take first", low=0.0, high=1.0
+    )
+    shots_step: int = knob(2, "demonstrations added to a hard task", low=1)
+    shots_max: int = knob(4, "most demonstrations of one task", low=1)
+    fade_at: float = knob(0.8, "share correct from which demonstrations are taken away again", low=0.0, high=1.0)
+    demo_source: str = knob(
+        "gold",
+        "demonstrations: gold answers of other tasks, or only of tasks the model solved itself, with its own thoughts",
+        choices=("gold", "own"),
+    )
+    demo_for: str = knob(
+        "all",
+        "hard tasks that get demonstrations; demonstrations that decline give away that a task wants no call",
+        choices=("all", "calls"),
+    )
+    demo_tokens: int = knob(1024, "budget of one prompt's demonstrations, in tokens of about 4 bytes", low=1)
+    reward: str = knob(
+        "",
+        "train on this further reward (of `score --rewards` or `--component`) in place of the weighted one; selection stays with the base reward",
+    )
+    bonus: float = knob(0.0, "self-exemplifying bonus (0.01 in ToolExpander); 0 is off", low=0.0)
+    seed: int = knob(0, "seed of the draw", low=0)

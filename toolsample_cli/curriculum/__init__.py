@@ -1,0 +1,1 @@
+"""What a round showed -> what to train on and what to ask next."""

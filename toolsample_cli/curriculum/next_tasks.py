@@ -1,0 +1,112 @@
+"""Draws the next round's tasks from corpus and groups, streaming both; hard ones get their demonstrations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from toolsample_cli.config import CurriculumConfig, FilterConfig
+from toolsample_cli.config.settings import nearest
+from toolsample_cli.curriculum.corpus import Corpus, inside
+from toolsample_cli.curriculum.demonstrations import Sources, with_demonstrations
+from toolsample_cli.curriculum.mastery import State, lag
+from toolsample_cli.curriculum.sampling import Draw, Mix, hash_ids, race, uniforms
+from toolsample_cli.errors import ConfigError
+from toolsample_cli.filter.decide import METHODS, unvisited_importance
+from toolsample_cli.shards import schema
+from toolsample_cli.shards.reading import Folder
+
+TASKS_PER_SHARD = 4096
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The next round's tasks and how they came about."""
+
+    rows: pl.DataFrame
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def shards(self) -> Iterator[pl.DataFrame]:
+        """Frames of at most TASKS_PER_SHARD tasks."""
+        for start in range(0, self.rows.height, TASKS_PER_SHARD):
+            yield self.rows.slice(start, TASKS_PER_SHARD)
+
+
+def next_tasks(corpus: Corpus, sources: Sources, state: State, config: CurriculumConfig, mix: Mix | None) -> Drawn:
+    """The tasks of round `state.round + 1`, sorted by slot, hard ones in few-shot form."""
+    groups = sources.groups
+    first = _waiting(corpus, state, config)
+    draw = Draw(config.tasks_per_round - len(first), mix)
+    shut = pl.Series([*first, *state.dropped], dtype=pl.String).implode()
+    values: set[str] = set()
+    for candidates in _candidates(corpus, groups, state, config, mix):
+        values.update(candidates[mix.column].unique() if mix else ())
+        candidates = candidates.filter(~pl.col("task_id").is_in(shut))
+        if corpus.allowed is not None:
+            candidates = candidates.filter(pl.col("task_id").is_in(corpus.allowed.implode()))
+        draw.offer(candidates)
+    for name in sorted(mix.shares.keys() - values if mix else ()):
+        raise ConfigError(
+            f"mix = {config.mix!r}: no task of {corpus.folder.path} has the {mix.column} {name!r}",
+            hint=nearest(name, values) or f"it has {', '.join(sorted(values)[:20])}",
+        )
+    ids = pl.concat([pl.Series("task_id", first, dtype=pl.String), draw.result()["task_id"]])
+    rows = corpus.fetch(ids)
+    counts = Counter({"waiting first": len(first)}) if first else Counter()
+    return Drawn(with_demonstrations(rows, sources, state, config, counts), counts)
+
+
+def _waiting(corpus: Corpus, state: State, config: CurriculumConfig) -> list[str]:
+    waiting = pl.Series(sorted(slot for slot, entry in state.hard.items() if entry.waiting), dtype=pl.String)
+    if corpus.allowed is not None:
+        waiting = waiting.filter(waiting.is_in(corpus.allowed.implode()))
+    most = int(config.hard_share * config.tasks_per_round)
+    order = np.argsort(uniforms(hash_ids(waiting), config.seed, state.round + 1), kind="stable")
+    return waiting.gather(order[:most]).to_list()
+
+
+def _candidates(
+    corpus: Corpus, groups: Folder | None, state: State, config: CurriculumConfig, mix: Mix | None
+) -> Iterator[pl.DataFrame]:
+    """Every task once, with its place in the order: visited ones from the groups, the others from the corpus."""
+    mode, fresh = _mode(groups, config)
+    further = [mix.column] if mix else []
+
+    def placed(frame: pl.DataFrame, hashes: np.ndarray, importance: np.ndarray, visits: np.ndarray) -> pl.DataFrame:
+        even = np.ones(len(hashes))
+        first = {"epochs": visits, "rank": -importance, "importance": 0 * even}[mode]
+        times = race(hashes, importance if mode == "importance" else even, config.seed, state.round + 1)
+        return frame.with_columns(pl.Series("first", first.astype(np.float64)), pl.Series("time", times))
+
+    visited = [np.empty(0, np.uint64)]
+    if groups:
+        columns = ["slot_id", "n", "importance", "visits", *further, *(f"{c}_mean" for c in schema.COMPONENTS)]
+        for shard, frame in groups.frames(columns):
+            hashes = hash_ids(frame["slot_id"])
+            corpus.refuse_foreign(shard.path, frame["slot_id"], hashes)
+            visited.append(hashes)
+            if config.weighting == "sample":
+                frame = frame.with_columns(pl.col("importance") * lag(state.mastery))
+            ids = frame.select(pl.col("slot_id").alias("task_id"), *further)
+            yield placed(ids, hashes, frame["importance"].to_numpy(), frame["visits"].to_numpy())
+    seen = np.sort(np.concatenate(visited))
+    for (_, frame), hashes in zip(corpus.folder.frames(["task_id", *further]), corpus.hashes, strict=True):
+        new = ~inside(hashes, seen)
+        if not new.all():
+            frame, hashes = frame.filter(pl.Series(new)), hashes[new]
+        yield placed(frame, hashes, np.full(frame.height, fresh), np.zeros(frame.height))
+
+
+def _mode(groups: Folder | None, config: CurriculumConfig) -> tuple[str, float]:
+    """How to draw, and the importance of a task never visited."""
+    method = groups.config.get("method") if groups else "none"
+    if method not in METHODS:
+        method = "rds"  # groups of the user's own making: their importance is what counts
+    made = FilterConfig(method=method, floor=groups.config.get("floor", FilterConfig.floor) if groups else 0.0)
+    waiting = METHODS[method].delayed and groups is not None and not groups.counts.get("active", 1)
+    mode = config.draw if config.draw != "auto" else ("epochs" if waiting else METHODS[method].draw)
+    return mode, unvisited_importance(made)

@@ -1,0 +1,1 @@
+"""Whole experiments: recipe, rounds of all stages, report."""

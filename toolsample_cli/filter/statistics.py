@@ -1,0 +1,172 @@
+"""One task's rollouts -> one row of statistics, and how a row grows from visit to visit.
+
+Variance is the population variance (ddof 0) everywhere, the same as in the advantage. An errored rollout
+(null reward) counts in `n_error` and nowhere else. A group of one has no variance: null, not 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from toolsample_cli.errors import DataError
+from toolsample_cli.shards import schema
+
+COLUMNS = [
+    *("task_id", "slot_id", "shots", "source", "category", "round", "exact", "reward", "reward_min", "reward_max"),
+    *(name for component in schema.COMPONENTS for name in (component, f"{component}_max")),
+]
+"""Columns of `scores` that the statistics need."""
+
+CONSTANT = [
+    *("task_id", "slot_id", "shots", "source", "category", "round", "reward_min", "reward_max"),
+    *(f"{component}_max" for component in schema.COMPONENTS),
+]
+"""Columns that all rows of a group share."""
+
+PRIOR = ["slot_id", "shots", "visits", "misses", "flat_visits", "last_round"]
+"""Columns of an earlier `groups` row that the next visit builds on."""
+
+STATISTICS = [
+    *("task_id", "slot_id", "shots", "source", "category", "n", "n_error", "n_exact"),
+    *("reward_mean", "reward_var", "reward_min", "reward_max"),
+    *(f"{component}_{kind}" for component in schema.COMPONENTS for kind in ("mean", "var")),
+]
+"""Columns that `statistics` makes, besides `round`."""
+
+
+def statistics(scores: pl.DataFrame) -> pl.DataFrame:
+    """Scores of whole groups (`COLUMNS`) -> one row a task, in order of first appearance.
+
+    Columns: `STATISTICS` and `round`. Component statistics are of component / component_max, in [0, 1], and
+    null where the task has no such component (no gold call, or calls without parameters).
+    Raises DataError when two forms of one task (zero-shot and few-shot) were rolled out in the same round.
+    """
+    runs = Runs.of(scores["task_id"])
+    heads = scores.select(CONSTANT)[runs.starts]
+    if heads["task_id"].is_duplicated().any():  # rows of a task lie apart: not a shard of ours, but harmless
+        first = pl.int_range(pl.len()).min().over("task_id")
+        return statistics(scores.sort(first, maintain_order=True))
+    scored = scores["reward"].is_not_null().to_numpy()
+    n = runs.count(scored)
+    columns = {
+        "n": n,
+        "n_error": (runs.sizes - n).astype(np.int32),
+        "n_exact": runs.count(scores["exact"].fill_null(False).to_numpy() & scored),
+    }
+    for name in ("reward", *schema.COMPONENTS):
+        # an errored rollout may carry zeros; only a scored one counts
+        values = np.where(scored, scores[name].to_numpy(), np.nan)
+        columns[f"{name}_mean"], columns[f"{name}_var"] = runs.moments(values)
+    groups = heads.with_columns(pl.Series(name, values, nan_to_null=True) for name, values in columns.items())
+    groups = groups.with_columns(scaled for name in schema.COMPONENTS for scaled in _scaled(name))
+    _refuse_two_forms(groups)
+    return groups.select(*STATISTICS, "round")
+
+
+def _scaled(name: str) -> tuple[pl.Expr, pl.Expr]:
+    # all samples of a task share the maximum, so that scaling can wait until there is one row a task
+    most, mean, var = pl.col(f"{name}_max"), pl.col(f"{name}_mean"), pl.col(f"{name}_var")
+    return pl.when(most > 0).then((mean / most).clip(0.0, 1.0)), pl.when(most > 0).then(var / (most * most))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows of equal id that stand together: first row and length of each run, in order."""
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    lengths: np.ndarray  # the different sizes there are
+
+    @classmethod
+    def of(cls, ids: pl.Series) -> Runs:
+        """The runs of a column."""
+        starts = (ids != ids.shift()).fill_null(True).arg_true().to_numpy()
+        sizes = np.diff(starts, append=len(ids))
+        return cls(starts, sizes, np.unique(sizes))
+
+    def count(self, marks: np.ndarray) -> np.ndarray:
+        """True values in each run, int32."""
+        return np.add.reduceat(marks, self.starts, dtype=np.int32) if len(self.starts) else np.empty(0, np.int32)
+
+    def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and population variance of each run, NaN values left out; NaN below one and two values.
+
+        Runs of one length are columns of a matrix, so that every step is one pass over contiguous memory.
+        """
+        mean, variance = np.full((2, len(self.starts)), np.nan)
+        for size in self.lengths:
+            alike = self.sizes == size
+            if len(self.lengths) == 1:
+                mean, variance = _columns(np.ascontiguousarray(values.reshape(-1, size).T))
+            else:
+                rows = self.starts[alike] + np.arange(size)[:, None]
+                mean[alike], variance[alike] = _columns(values[rows])
+        return mean, variance
+
+
+def _columns(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    known = ~np.isnan(matrix)
+    count = known.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, matrix, 0.0).sum(axis=0) / count
+        gap = np.where(known, matrix - mean, 0.0)
+        variance = np.where(count > 1, np.square(gap, out=gap).sum(axis=0) / count, np.nan)
+    # equal values can leave a variance of rounding errors, and "flat" must mean exactly 0
+    flat = np.fmax.reduce(matrix) == np.fmin.reduce(matrix)
+    return mean, np.where(flat & (count > 1), 0.0, variance)
+
+
+def _refuse_two_forms(groups: pl.DataFrame) -> None:
+    doubled = groups.filter(pl.col("slot_id").is_duplicated())
+    if doubled.height:
+        slot = doubled["slot_id"][0]
+        forms = ", ".join(doubled.filter(pl.col("slot_id") == slot)["task_id"].to_list())
+        raise DataError(
+            f"task {slot}: two forms in one round: {forms}",
+            hint="a few-shot form takes the place of its zero-shot task; roll out one of them",
+        )
+
+
+def visited(groups: pl.DataFrame, prior: pl.DataFrame | None) -> pl.DataFrame:
+    """Statistics of this round's visits, grown by `prior` (`PRIOR` columns, at most one row a slot).
+
+    Adds last_round, visits, misses and flat_visits; drops `round`. A visit that errored throughout leaves
+    both counters as they were. Raises DataError when the prior already saw this round or a later one.
+    """
+    if prior is None:
+        prior = pl.DataFrame(schema={name: schema.GROUPS.schema[name] for name in PRIOR})
+    old = prior.rename({name: f"{name}_before" for name in PRIOR if name != "slot_id"})
+    joined = groups.join(old, on="slot_id", how="left", maintain_order="left")
+    _refuse_same_round(joined)
+    same_form = pl.col("shots_before") == pl.col("shots")
+    before = pl.when(same_form).then(pl.col("misses_before")).fill_null(0)
+    n, n_exact = pl.col("n"), pl.col("n_exact")
+    flat = (n > 0) & ((n_exact == 0) | (n_exact == n))
+    # all right after all wrong starts a new count: the earlier visit's side shows in its misses
+    same_side = (n_exact == 0) == (pl.col("misses_before") > 0)
+    flat_before = pl.when(same_form & same_side).then(pl.col("flat_visits_before")).fill_null(0)
+    return joined.with_columns(
+        last_round=pl.col("round"),
+        visits=pl.col("visits_before").fill_null(0) + 1,
+        misses=pl.when(n_exact > 0).then(0).otherwise(before + n).cast(pl.Int32),
+        flat_visits=pl.when(n == 0)
+        .then(pl.when(same_form).then(pl.col("flat_visits_before")).fill_null(0))
+        .when(flat)
+        .then(flat_before + 1)
+        .otherwise(0)
+        .cast(pl.Int32),
+    ).select(*STATISTICS, "last_round", "visits", "misses", "flat_visits")
+
+
+def _refuse_same_round(joined: pl.DataFrame) -> None:
+    again = joined.filter(pl.col("last_round_before") >= pl.col("round"))
+    if again.height:
+        row = again.row(0, named=True)
+        raise DataError(
+            f"task {row['slot_id']}: these scores are of round {row['round']}, "
+            f"but the history already holds its round {row['last_round_before']}",
+            hint="--history takes the groups of the round before",
+        )

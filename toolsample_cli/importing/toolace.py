@@ -1,0 +1,120 @@
+"""ToolACE: ShareGPT turns whose calls are Python text, `[Get News(topic="x"), Sum(a=1)]`; tools are in the system text.
+
+Names may hold spaces, dots and slashes, so the text is no Python as a whole; only the arguments are read as such,
+as literals, never evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+from toolsample_cli.importing.base import Context, Drafts, Format, Reject
+from toolsample_cli.importing.chats import conversation
+from toolsample_cli.toolcalls.call import Call
+
+_LIST = re.compile(r"\s*\[\s*[^\[\]()\n]+\(.*\)\s*\]\s*", re.DOTALL)
+_WORDS = {"true": True, "false": False, "null": None}
+_LONGEST = 100_000
+
+
+def _looks_like(row: dict[str, Any]) -> bool:
+    turns, system = row.get("conversations"), row.get("system")
+    if not isinstance(turns, list) or not isinstance(system, str) or row.get("tools"):
+        return False
+    return "func1(params_name" in system or any(
+        isinstance(turn, dict) and turn.get("from") == "assistant" and _LIST.fullmatch(str(turn.get("value")))
+        for turn in turns
+    )
+
+
+def drafts(row: dict[str, Any], context: Context) -> Drafts:
+    """The assistant's turns; the system text, being tools and instructions, is replaced by the tools."""
+    turns: list[dict[str, Any]] = []
+    for turn in row["conversations"]:
+        text = str(turn.get("value"))
+        if turn.get("from") == "assistant" and _LIST.fullmatch(text):
+            calls = [{"type": "function", "function": call.record()} for call in python_calls(text)]
+            turns.append({"role": "assistant", "tool_calls": calls})
+        else:
+            turns.append(turn)
+    extra = {"id": row["id"]} if row.get("id") else {}
+    yield from conversation(turns, system_tools(row["system"]), context, extra)
+
+
+def system_tools(system: str) -> list[Any]:
+    """The first JSON list of objects in a text; [] when there is none."""
+    decode, at = json.JSONDecoder(strict=False).raw_decode, system.find("[")
+    while at >= 0:
+        try:
+            value, _ = decode(system, at)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            return value
+        at = system.find("[", at + 1)
+    return []
+
+
+def python_calls(text: str) -> list[Call]:
+    """Calls of `[name(key=literal, ...), ...]`. Raises Reject."""
+    body = text.strip()[1:-1]
+    if len(body) > _LONGEST:
+        raise Reject("bad_call", f"calls of {len(body)} characters")
+    calls, at = [], 0
+    while body[at:].strip(" \n,"):
+        opening = body.find("(", at)
+        closing = _closing(body, opening) if opening >= 0 else -1
+        if closing < 0:
+            raise Reject("bad_call", f"brackets do not match: {body[at : at + 80]!r}")
+        name = body[at:opening].strip(" \n,")
+        calls.append(Call(name, _arguments(body[opening + 1 : closing])))
+        at = closing + 1
+    return calls
+
+
+def _closing(text: str, opening: int) -> int:
+    depth, quote, skip = 0, "", False
+    for index in range(opening, len(text)):
+        char = text[index]
+        if skip:
+            skip = False
+        elif quote:
+            skip, quote = char == "\\", "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+            if depth == 0:
+                return index
+    return -1
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({text.strip()})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(item.arg is None for item in call.keywords):
+            raise Reject("bad_call", f"arguments without names: {text[:80]!r}")
+        return {str(item.arg): _literal(item.value) for item in call.keywords}
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        raise Reject("bad_call", f"arguments are no literals: {text[:80]!r}") from None
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _WORDS:
+        return _WORDS[node.id]
+    if isinstance(node, ast.Dict):
+        return {str(ast.literal_eval(key)): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(item) for item in node.elts]
+    value = ast.literal_eval(node)
+    if not isinstance(value, str | int | float | bool | None):
+        raise ValueError("not JSON")
+    return value
+
+
+FORMAT = Format("toolace", "ToolACE: calls as Python text, tools in the system text", _looks_like, drafts)

@@ -1,0 +1,1 @@
+"""Models as all stages meet them: chat template and tokens, loading, digests."""

@@ -1,0 +1,1 @@
+"""Tasks times an engine to rollouts."""

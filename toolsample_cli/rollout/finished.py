@@ -1,0 +1,65 @@
+"""What of a rollout stands on disk already, told without loading a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from toolsample_cli.config import RolloutConfig
+from toolsample_cli.models.chat import Chat
+from toolsample_cli.models.digests import folder_digest
+from toolsample_cli.rollout.types import LOCAL
+from toolsample_cli.shards.reading import numbered, read_footer
+from toolsample_cli.shards.slice import Slice
+
+RESOLVED = {"dtype": "auto", "device": "auto", "tokenizer": ""}
+"""Settings that the engine, where they are left so, replaces by what it found."""
+
+
+def rows_there(out: Path, part: Slice) -> int:
+    """Completions without error in finished shards of this slice and in the spools of unfinished ones."""
+    count = 0
+    for number, file in numbered(out) if out.is_dir() else []:
+        if part.owns(number):
+            read_footer(file)  # names a torn file
+            scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
+            count += scan.filter(pl.col("error").is_null()).select(pl.len()).collect().item()
+    for file in (out.parent / f"{out.name}.tmp").glob("part-*.spool"):
+        if part.owns(int(file.stem.removeprefix("part-"))):
+            with file.open("rb") as handle:
+                count += max(0, sum(line.endswith(b"\n") for line in handle) - 1)  # the first line is a header
+    return count
+
+
+def finished(
+    out: Path, model: str | None, config: RolloutConfig, record: Mapping[str, Any], inputs: dict[str, str], part: Slice
+) -> int | None:
+    """Rollouts in `out` when this very slice is finished there without an error, else None.
+
+    `record` is the lineage without what the engine adds. Weights, tokenizer and template are compared by content, so
+    only a local model folder can be known to be the same; any difference is left to the stage to tell.
+    """
+    manifest = out.parent / f"{out.name}.manifest{part.suffix}.json"
+    if config.backend not in LOCAL or model is None or not Path(model).is_dir() or not manifest.is_file():
+        return None
+    try:
+        standing = json.loads(manifest.read_text(encoding="utf-8"))
+        counts, made = standing["counts"], standing["config"]
+        files = [(out / shard["name"], shard["bytes"]) for shard in standing["shards"]]
+    except (ValueError, TypeError, KeyError):
+        return None  # the stage will say so
+    whole = all(file.is_file() and file.stat().st_size == size for file, size in files)
+    if not whole or standing["inputs"] != inputs or any(name.startswith("error ") for name in counts):
+        return None
+    asked = {key: value for key, value in record.items() if RESOLVED.get(key) != value}
+    digest = folder_digest(Path(model)) or ""
+    if config.adapter:
+        digest += f"+{folder_digest(Path(config.adapter)) or config.adapter}"
+    if any(made.get(key) != value for key, value in {**asked, "model_digest": digest}.items()):
+        return None
+    hashes = Chat.load(model, self_examples=config.self_examples).fingerprint
+    return counts.get("rollouts", 0) if all(made.get(key) == value for key, value in hashes.items()) else None

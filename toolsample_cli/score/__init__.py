@@ -1,0 +1,1 @@
+"""What a completion earns, and why."""

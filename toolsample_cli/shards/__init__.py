@@ -1,0 +1,1 @@
+"""The contract of what lies on disk, and the only code that reads and writes it."""

@@ -1,0 +1,74 @@
+"""Who may write a folder: one process for the whole of it, or one process for each slice.
+
+Locks are advisory file locks that the system drops with the process, so a killed run never blocks the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from toolsample_cli.errors import StageFailure
+from toolsample_cli.shards.slice import Slice
+
+_TRIES = 100
+
+
+class FolderLock:
+    """Lock of `path` for one slice, held in the folder `beside`, which goes with the last holder.
+
+    The whole folder is taken exclusively; slices share it and exclude only their equals.
+    """
+
+    def __init__(self, path: Path, beside: Path, part: Slice) -> None:
+        self._path, self._beside, self._part = path, beside, part
+        self._held: list[tuple[Path, IO[str]]] = []
+
+    def take(self) -> None:
+        """Take the lock at once. StageFailure when another process has it or the place cannot be written."""
+        whole = self._part.count == 1
+        try:
+            self._hold("lock", fcntl.LOCK_EX if whole else fcntl.LOCK_SH)
+            if not whole:
+                self._hold(f"lock{self._part.suffix}", fcntl.LOCK_EX)
+        except BlockingIOError:
+            self.release()
+            raise StageFailure(f"{self._path}: another process is writing it", hint="wait for it, or stop it") from None
+        except OSError as error:
+            self.release()
+            raise StageFailure(f"{self._path}: cannot be written: {error.strerror or error}") from None
+
+    def _hold(self, name: str, mode: int) -> None:
+        file = self._beside / name
+        for _ in range(_TRIES):
+            self._beside.mkdir(parents=True, exist_ok=True)
+            try:
+                handle = file.open("a")
+            except FileNotFoundError:  # the last holder took the folder away in between
+                continue
+            try:
+                fcntl.flock(handle, mode | fcntl.LOCK_NB)
+                if os.fstat(handle.fileno()).st_ino == file.stat().st_ino:
+                    self._held.append((file, handle))
+                    return
+            except FileNotFoundError:
+                pass
+            except OSError:
+                handle.close()
+                raise
+            handle.close()  # locked what its last holder has just deleted: nobody else will see that lock
+        raise BlockingIOError
+
+    def release(self) -> None:
+        """Give everything back; whoever leaves last takes the folder away, if nothing else lies in it."""
+        for file, handle in reversed(self._held):
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while other slices share it
+                file.unlink()
+            handle.close()
+        self._held.clear()
+        with contextlib.suppress(OSError):
+            self._beside.rmdir()

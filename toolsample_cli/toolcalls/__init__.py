@@ -1,0 +1,1 @@
+"""Tool calls, the tools they name, and the protocols that write them."""

@@ -1,0 +1,1 @@
+"""The GRPO step: advantage, batch and loss are pure; data, checkpoint and trainer carry them."""

@@ -1,0 +1,172 @@
+"""Loads a model for training and makes its optimizer: attention, types of weights, sharding, recomputation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.models.digests import check_model
+from toolsample_cli.train import adapter, attention, checkpoint, four_bit, fused_ops
+from toolsample_cli.train.distributed import World, shard
+from toolsample_cli.train.policy import Policy, supports_packing
+
+SAMPLED = 1 << 20
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A transformers model with float32 weights; `packed` says which layout its attention was set up for."""
+
+    model: Any
+    packed: bool
+    dtype: torch.dtype
+    saved_dtype: torch.dtype
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of its embedding."""
+        return self.model.get_input_embeddings().num_embeddings
+
+    @property
+    def longest(self) -> int:
+        """Most positions it was made for; 0 when it has no limit."""
+        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 0)
+
+
+def model_digest(model: str) -> str:
+    """16 hex digits for a local model folder (names, sizes, both ends of each weight file), or the hub id itself."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    state = hashlib.blake2b(digest_size=8)
+    for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+        if not file.exists():
+            continue
+        size = file.stat().st_size
+        state.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as handle:
+            state.update(handle.read(SAMPLED))
+            handle.seek(max(size - SAMPLED, 0))
+            state.update(handle.read(SAMPLED))
+    return state.hexdigest()
+
+
+def load_policy(model: str, config: TrainConfig, world: World, base: str | None = None) -> Loaded:
+    """Read a model folder (safetensors only) or hub id. DataError when there is none or it cannot be read.
+
+    With lora_rank the adapter in `model` is put on `base`, or a fresh one on `model` itself.
+    """
+    if not config.lora_rank:
+        return load_model(model, config, world)
+    saved = Path(model) if base is not None and (Path(model) / adapter.FOLDER).is_dir() else None
+    loaded = load_model(base if saved is not None else model, config, world)
+    return replace(loaded, model=adapter.attach(loaded.model, config, saved))
+
+
+def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
+    """`load_policy` without an adapter."""
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # ours says more
+    check_model(str(model))
+    dtype = _dtype(config, world)
+    try:
+        settings = AutoConfig.from_pretrained(model)
+        _refuse_quantised(model, settings)
+        packed = _packed(settings, config)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model,
+            dtype=dtype if config.lora_4bit else torch.float32,
+            attn_implementation=attention.register() if packed else "sdpa",
+            use_safetensors=True,
+            **(four_bit.loading(settings, dtype, world) if config.lora_4bit else {}),
+        )
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    if config.lora_4bit:
+        four_bit.forget(loaded)
+    loaded.config.use_cache = False
+    fused_ops.lighten(loaded)
+    if config.gradient_checkpointing:
+        loaded.gradient_checkpointing_enable({"use_reentrant": False})
+    return Loaded(loaded, packed, dtype, dtype)
+
+
+def _dtype(config: TrainConfig, world: World) -> torch.dtype:
+    if config.dtype == "auto":
+        return torch.bfloat16 if world.device.type == "cuda" else torch.float32
+    return getattr(torch, config.dtype)
+
+
+def _refuse_quantised(model: str, settings: Any) -> None:
+    if getattr(settings, "quantization_config", None):
+        raise ConfigError(
+            f"{model}: its weights are quantised, which train neither updates nor puts an adapter on",
+            hint="give the unquantised model; --lora-4bit packs it while it is read",
+        )
+
+
+def _packed(settings: Any, config: TrainConfig) -> bool:
+    able = supports_packing(settings)
+    if config.layout == "packed" and not able:
+        raise ConfigError(
+            f"{settings.model_type} has layers that are not attention, so rollouts cannot be packed",
+            hint="use --layout padded",
+        )
+    return able and config.layout != "padded"
+
+
+def make_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; weight decay on matrices only."""
+    decayed = [p for p in policy.parameters() if p.requires_grad and p.ndim >= 2]
+    others = [p for p in policy.parameters() if p.requires_grad and p.ndim < 2]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=True)
+
+
+def make_policy(loaded: Loaded, source: str, temperature: float, world: World) -> Policy:
+    """The policy on its device, sharded when there are several ranks, with master weights where `source` has them."""
+    policy = Policy(loaded.model, temperature=temperature, dtype=loaded.dtype)
+    if Path(source).is_dir() and not adapter.is_adapted(loaded.model):
+        checkpoint.load_master(Path(source), policy)
+    if not any(map(four_bit.is_packed, policy.parameters())):  # those were read to their device
+        policy.to(world.device)
+    if world.size > 1:
+        shard(policy, layers_of(policy), world, loaded.dtype)
+    return policy
+
+
+SMALL = 20_000_000
+"""Parameters below which one CPU thread is fastest: more of them wait for each other longer than they work."""
+
+
+def set_threads(loaded: Loaded, config: TrainConfig, world: World) -> None:
+    """Fix torch's threads for this process (CPU only)."""
+    if world.device.type != "cpu":
+        return
+    small = sum(map(four_bit.numel, loaded.model.parameters())) < SMALL
+    if config.threads or small:
+        torch.set_num_threads(config.threads or 1)
+
+
+def layers_of(policy: Policy) -> list[torch.nn.Module]:
+    """The decoder layers, the units of sharding."""
+    decoder = policy.inner.get_decoder()
+    layers = getattr(decoder, "layers", None)
+    if layers is None:
+        raise ConfigError(f"{json.dumps(type(decoder).__name__)}: no list of layers to shard")
+    return list(layers)

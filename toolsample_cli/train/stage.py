@@ -1,0 +1,242 @@
+"""Rollouts and batch (or gold answers) and a model to the next checkpoint, step metrics and a record per rollout.
+
+The checkpoint appears whole or not at all; `<out>.steps` and `<out>.records` stand beside it. Rerunning a finished
+round does nothing; an interrupted one goes on from its last saved step, to the bit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.config.settings import as_record
+from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.models.chat import Chat, load_tokenizer
+from toolsample_cli.shards import schema
+from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
+from toolsample_cli.stage import Account, Options
+from toolsample_cli.train import adapter, checkpoint, preconditions
+from toolsample_cli.train.checkpoint import Position, Writer, no_records
+from toolsample_cli.train.data import TrainSet, demonstrations, scored_rollouts
+from toolsample_cli.train.distributed import World
+from toolsample_cli.train.setup import (
+    Loaded,
+    load_model,
+    load_policy,
+    make_optimizer,
+    make_policy,
+    model_digest,
+    set_threads,
+)
+from toolsample_cli.train.step_tables import dead_share, summary, write_tables
+from toolsample_cli.train.subtask_spans import TokenSpans
+from toolsample_cli.train.tracking import open_trackers
+from toolsample_cli.train.trainer import Run, score_all, train_round
+
+DEAD_ROUNDS = 3
+"""Successive rounds without a live group after which training stops: the loop looks alive but learns nothing."""
+
+
+def run(
+    source: Path,
+    batch: Path | None,
+    *,
+    model: str,
+    out: Path,
+    config: TrainConfig,
+    options: Options,
+    tasks: Path | None = None,
+) -> Account:
+    """Train one round; see `toolsample train --help`. `source` is rollouts (grpo) or tasks (sft)."""
+    out = Path(out)
+    options.refuse_part("train", "torchrun spreads it over devices")
+    refuse_nested(out, source, batch, tasks)
+    folders = _open(source, batch, tasks, config)
+    preconditions.refuse_test_data(folders.get("tasks"), config)
+    if config.kl > 0 and not config.reference and not config.lora_rank:
+        raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
+    adapter.check(config)
+    if config.keep and not config.save_every:
+        raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
+    account = Account("train", wrote=None if options.dry_run else out)
+    record = {**as_record(config), **options.selection()}
+    inputs = {name: folder.digest for name, folder in folders.items()} | {"model": model_digest(model)}
+    before = (checkpoint.read_position(Path(model)) if Path(model).is_dir() else None) or Position()
+    preconditions.refuse_other_base(model, before, config)
+    if options.dry_run:
+        account.rows_in = folders["batch" if config.objective == "grpo" else "tasks"].rows
+        account.extra["would train on"] = f"{account.rows_in} rows in {config.steps * config.epochs} steps"
+        return account
+    if preconditions.finished(out, record, inputs, overwrite=options.overwrite):
+        account.extra["nothing to do"] = "this round is finished"
+        return account
+    world = World.start(config.device)
+    try:
+        return _Round(model, out, folders, record, inputs, config, options, world, before).go(account)
+    finally:
+        world.close()
+
+
+def _open(source: Path, batch: Path | None, tasks: Path | None, config: TrainConfig) -> dict[str, Folder]:
+    if config.objective == "sft":
+        if batch is not None or tasks is not None:
+            raise ConfigError("objective sft takes one folder of tasks and no batch")
+        return {"tasks": open_folder(source, schema.TASKS)}
+    if batch is None:
+        raise ConfigError("a batch is missing", hint="toolsample train ROLLOUTS BATCH --model M -o OUT")
+    folders = {"rollouts": open_folder(source, schema.ROLLOUTS), "batch": open_folder(batch, schema.BATCH)}
+    return folders | ({"tasks": open_folder(tasks, schema.TASKS)} if tasks else {})
+
+
+@dataclass
+class _Round:
+    """One round from its opened inputs to the checkpoint on disk."""
+
+    model: str
+    out: Path
+    folders: dict[str, Folder]
+    record: dict[str, Any]
+    inputs: dict[str, str]
+    config: TrainConfig
+    options: Options
+    world: World
+    before: Position
+
+    @property
+    def partial(self) -> Path:
+        """Where an unfinished round's last saved step stands."""
+        return self.out.parent / f".{self.out.name}.partial"
+
+    def go(self, account: Account) -> Account:
+        """Train and write; fills the account."""
+        torch.manual_seed(self.config.seed)
+        # a step checkpoint is taken as a model: the rest of its own round is not this one's
+        before = replace(self.before, done=0, metrics=[], records=no_records())
+        base = before.base if self.config.lora_rank else None
+        loaded = load_policy(self.model, self.config, self.world, base)
+        set_threads(loaded, self.config, self.world)
+        tokenizer = load_tokenizer(self.model)
+        data = self._data(loaded, tokenizer)
+        if before.base and not self.config.lora_rank:
+            data.warnings.append(
+                f"{self.model} was trained as an adapter; it is merged, and all weights are trained now"
+            )
+        run = self._prepare(loaded, data, before, base, tokenizer)
+        writer = Writer(self.world, self.model, loaded.saved_dtype, self.config.merge)
+        run.save = lambda now: self._save(writer, run, now)
+        try:
+            position = train_round(run)
+        finally:
+            for tracker in run.trackers:
+                tracker.close()
+        self._count_dead(position, before)
+        if self.world.first:
+            write_tables(self.out, position, data.facts["rollout_id"])
+        account.rows_in, account.rows_out = data.facts.height, position.records.height
+        account.dropped = {name: count for name, count in data.counts.items() if count}
+        account.extra |= summary(position, sft=self.config.objective == "sft")
+        account.extra |= {"warnings": "; ".join(data.warnings)} if data.warnings else {}
+        position = replace(position, rounds=position.rounds + 1, done=0, metrics=[], records=no_records())
+        writer.write(self.out, run.policy, run.optimizer, position)
+        if self.world.first:
+            shutil.rmtree(self.partial, ignore_errors=True)
+        return account
+
+    def _data(self, loaded: Loaded, tokenizer: Any) -> TrainSet:
+        wanted, limit = self.options.wanted_ids(), self.options.limit
+        if self.config.objective == "sft":
+            folder = self.folders["tasks"]
+            tasks = folder.load()
+            tasks = tasks if wanted is None else tasks.filter(pl.col("task_id").is_in(sorted(wanted)))
+            tasks = tasks if limit is None else tasks.head(limit)
+            data = demonstrations(tasks, Chat(tokenizer), folder.path, loaded.vocabulary)
+        else:
+            rollouts = self.folders["rollouts"]
+            warnings = preconditions.refuse_other_tokenizer(rollouts, self.model, tokenizer)
+            batch = self.folders["batch"].load()
+            batch = batch if wanted is None else batch.filter(pl.col("task_id").is_in(sorted(wanted)))
+            if limit is not None:  # whole groups, or their advantages would be wrong
+                batch = batch.filter(pl.col("task_id").is_in(batch.head(limit)["task_id"].unique().to_list()))
+            data = scored_rollouts(rollouts, batch, self.config, loaded.vocabulary)
+            data.warnings = warnings + data.warnings
+        if not data.groups:
+            raise DataError(f"{next(iter(self.folders.values())).path}: no rows to train on")
+        if loaded.longest and data.longest > loaded.longest:
+            raise DataError(f"a sequence of {data.longest} tokens is longer than the model's limit of {loaded.longest}")
+        return data
+
+    def _prepare(self, loaded: Loaded, data: TrainSet, before: Position, base: str | None, tokenizer: Any) -> Run:
+        config, world, start = self.config, self.world, self.model
+        policy = make_policy(loaded, self.model, data.temperature, world)
+        found = self._resumable()
+        if self.config.keep:
+            self._own_steps(found)
+        run = Run(policy, None, data, config, world, before, packed=loaded.packed, tick=self.options.tick)
+        if config.objective == "grpo" and config.old_policy == "recompute":
+            score_all(run, policy)
+        if found is not None:  # anchors belong to the start of the round, weights to where it stopped
+            start = str(self.partial)
+            where = (base or self.model) if config.lora_rank else None
+            policy = run.policy = make_policy(load_policy(start, config, world, where), start, data.temperature, world)
+        run.optimizer = make_optimizer(policy, config)
+        if Path(start).is_dir() and (found is not None or bool(before.base) == bool(config.lora_rank)):
+            checkpoint.load_optimizer(Path(start), policy, run.optimizer)
+            checkpoint.load_rng(Path(start))
+        run.position = replace(found or before, config=self.record, inputs=self.inputs)
+        run.position.base = (base or self.model) if config.lora_rank else None
+        run.constant = self._constant(data)
+        if config.kl > 0 and config.reference:
+            plain = replace(config, lora_rank=0, lora_4bit=False)
+            reference = load_model(config.reference, plain, world)
+            run.reference = make_policy(reference, config.reference, data.temperature, world).eval()
+        if config.subtasks and config.objective == "grpo":
+            run.spans = TokenSpans(tokenizer).of
+        if config.track and world.first:
+            run.trackers = open_trackers(config.track, self.out.parent, self.record)
+        return run
+
+    def _save(self, writer: Writer, run: Run, now: Position) -> None:
+        writer.write(self.partial, run.policy, run.optimizer, now)
+        if self.config.keep and self.world.first:
+            checkpoint.keep_step(self.partial, self.out, now.step, self.config.keep)
+
+    def _own_steps(self, found: Position | None) -> None:
+        """Step checkpoints beside the output are this round's, or the user says that they may go."""
+        strange = [] if found is not None else checkpoint.kept_steps(self.out)
+        if strange and not self.options.overwrite:
+            raise ConfigError(
+                f"{strange[0]}: a step checkpoint of another round stands there",
+                hint="move or delete it, give --overwrite, or choose another output folder",
+            )
+        if not self.world.first:
+            return
+        for place in strange:
+            checkpoint.remove(place)
+        if found is not None and self.config.keep:  # killed between saving and keeping
+            checkpoint.keep_step(self.partial, self.out, found.step, self.config.keep)
+
+    def _resumable(self) -> Position | None:
+        found = checkpoint.read_position(self.partial) if self.partial.is_dir() else None
+        if found is None or self.options.overwrite:
+            return None
+        preconditions.refuse_changes(self.partial, found, self.record, self.inputs)
+        return found
+
+    def _constant(self, data: TrainSet) -> int:
+        made_with = next(iter(self.folders.values())).config
+        asked = self.config.loss_length or int(made_with.get("max_new_tokens", 0) or 0)
+        return asked or int(data.groups.tokens_R.max())
+
+    def _count_dead(self, position: Position, before: Position) -> None:
+        position.dead_rounds = before.dead_rounds + 1 if dead_share(position) == 1.0 else 0
+        if position.dead_rounds >= DEAD_ROUNDS:
+            raise StageFailure(
+                f"{position.dead_rounds} rounds in a row without a group of differing rewards: nothing is learnt",
+                hint="easier or harder tasks, more samples a task, or a higher temperature",
+            )

@@ -1,0 +1,303 @@
+"""The training loop of one round: groups to steps, steps to micro-batches, one optimizer update each.
+
+Everything is normalised over the whole step and all ranks: FSDP averages gradients, so each rank scales its part by
+the number of ranks, and every rank runs the same number of micro-batches (a weightless one where it has fewer).
+A step whose gradient is not finite is refused and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+import torch
+
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import StageFailure
+from toolsample_cli.train.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan
+from toolsample_cli.train.checkpoint import Position
+from toolsample_cli.train.collapse import collapse
+from toolsample_cli.train.data import TrainSet
+from toolsample_cli.train.distributed import World, whole
+from toolsample_cli.train.loss import Rule, StepSize, likelihood_loss, policy_loss
+from toolsample_cli.train.policy import Policy
+from toolsample_cli.train.schedule import Schedule
+from toolsample_cli.train.step_metrics import StepTally, batch_facts, record
+from toolsample_cli.train.tracking import Tracker
+
+STRANGE = 0.05
+"""Mean |log-ratio| before the first update that is warned about. (Our reading: engines in bfloat16 differ by 0.01 to
+0.03. The mean ratio tells nothing, since its expectation under the policy that drew the tokens is 1 for any model.)"""
+
+
+@dataclass
+class Run:
+    """What the loop works with. `save(position)` is called after a step when it is due."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    data: TrainSet
+    config: TrainConfig
+    world: World
+    position: Position
+    constant: int = 1
+    packed: bool = True
+    save: Callable[[Position], None] | None = None
+    tick: Callable[[int], None] = lambda _: None
+    reference: Policy | None = None
+    anchored: bool = False
+    spans: Callable[[np.ndarray], np.ndarray] | None = None
+    trackers: Sequence[Tracker] = ()
+
+
+def rule_of(config: TrainConfig) -> Rule:
+    """The loss part of the settings."""
+    names = ("loss", "clip_low", "clip_high", "dual_clip", "cispo_cap", "kl", "kl_kind", "is_cap", "is_mode")
+    picked = {name: getattr(config, name) for name in names}
+    return Rule(**picked, divide=config.loss_divide, entropy=config.entropy_bonus)
+
+
+def schedule_of(config: TrainConfig) -> Schedule:
+    """The learning-rate part of the settings."""
+    return Schedule(
+        config.lr,
+        config.lr_schedule,
+        config.lr_decay,
+        config.lr_decay_unit,
+        config.lr_floor,
+        config.lr_horizon,
+        config.warmup_steps,
+    )
+
+
+def step_order(count: int, config: TrainConfig, rounds: int) -> list[np.ndarray]:
+    """Group numbers of each optimizer step of a round, whole groups shuffled by (seed, round, epoch)."""
+    steps = []
+    for epoch in range(config.epochs):
+        shuffled = np.random.default_rng([config.seed, rounds, epoch]).permutation(count)
+        steps += [part for part in np.array_split(shuffled, min(config.steps, count)) if len(part)]
+    return steps
+
+
+def train_round(run: Run) -> Position:
+    """Run the steps that are left of this round; returns the position at its end."""
+    order = step_order(len(run.data.groups), run.config, run.position.rounds)
+    schedule = schedule_of(run.config)
+    run.policy.train()
+    for index in range(run.position.done, len(order)):
+        groups = [run.data.groups.outline(number) for number in order[index]]
+        rate = schedule.at(run.position.rounds + index / len(order), run.position.step)
+        metrics, rows = one_step(run, groups, rate)
+        _note(run, groups, metrics, rows)
+        run.position.done = index + 1
+        run.position.step += 1
+        run.tick(sum(len(group.rollouts) for group in groups))
+        last = index + 1 == len(order)
+        if run.save and not last and run.config.save_every and (index + 1) % run.config.save_every == 0:
+            run.save(run.position)
+    return run.position
+
+
+def one_step(run: Run, groups: Sequence[GroupOutline], rate: float) -> tuple[dict[str, float], dict[int, list[float]]]:
+    """One optimizer update. Returns its metrics and, for each rollout of this rank, its sums."""
+    size = StepSize(
+        tokens=sum(r.usable for g in groups for r in g.rollouts),
+        rollouts=sum(len(g.rollouts) for g in groups),
+        constant=run.constant,
+    )
+    live = _live(groups, run.config)
+    plans = micro_plans(live, run)
+    tally = StepTally()
+    for parameters in run.optimizer.param_groups:
+        parameters["lr"] = rate
+    for index, members in enumerate(plans):
+        _sync(run, index + 1 == len(plans))
+        micro_step(run, micro_batch(members, run), size, tally)
+    norm, refused = _update(run, bool(plans))
+    metrics = tally.metrics(run.world)
+    metrics |= {"lr": rate, "grad_norm": norm, "refused": float(refused), "rollouts": float(size.rollouts)}
+    metrics |= {"groups": float(len(groups)), "dead_groups": float(len(groups) - len(live))}
+    metrics["dropped_tokens"] = float(sum(r.tokens for g in groups for r in g.rollouts) - size.tokens)
+    return metrics, tally.rows
+
+
+def _live(groups: Sequence[GroupOutline], config: TrainConfig) -> list[GroupOutline]:
+    # the gradient of a group without advantages is zero, so it is counted but not forwarded
+    if config.objective == "sft" or config.kl > 0 or config.entropy_bonus > 0:
+        return list(groups)
+    return [group for group in groups if any(r.advantage != 0.0 and r.usable for r in group.rollouts)]
+
+
+def micro_plans(groups: Iterable[GroupOutline], run: Run) -> list[list[GroupOutline]]:
+    """What stands in each of this rank's micro-batches; all ranks get the same number, if need be a filler."""
+    bins = plan(groups, budget_of(run))
+    mine = bins[run.world.rank :: run.world.size]
+    if len(mine) < math.ceil(len(bins) / run.world.size):
+        first = bins[0][0]
+        mine.append([replace(first, rollouts=first.rollouts[:1], filler=True)])
+    return mine
+
+
+def micro_batch(members: Sequence[GroupOutline], run: Run) -> Pack:
+    """Those groups with their tokens, read for this one forward pass."""
+    groups = [run.data.groups.load(member) for member in members]
+    groups = [_weightless(g) if m.filler else g for m, g in zip(members, groups, strict=True)]
+    return (pack if run.packed else pad)(groups)
+
+
+def budget_of(run: Run) -> int:
+    """Slots of a micro-batch; small by default where there is no GPU, as caches are."""
+    return run.config.token_budget or (16384 if run.world.device.type == "cuda" else 2048)
+
+
+def _weightless(group: Group) -> Group:
+    rollout = group.rollouts[0]
+    empty = np.full(len(rollout.completion), np.nan, dtype=np.float32)
+    return Group(group.prompt, (Rollout(-1, rollout.completion, empty, 0.0),))
+
+
+def micro_step(run: Run, micro: Pack, size: StepSize, tally: StepTally) -> None:
+    """Forward, loss, backward and count of one micro-batch."""
+    span_N = None
+    if run.spans is not None:
+        span_N = torch.from_numpy(per_token(micro, lambda row, ids: run.spans(ids))).to(run.world.device)
+    micro = micro.to(run.world.device)
+    reference_N = reference_logprobs(run, micro) if run.config.kl > 0 else None
+    anchor_N = anchor_logprobs(run, micro) if run.anchored else None
+    logp_N, entropy_N = run.policy(micro, entropy=True)
+    if run.config.objective == "sft":
+        loss = likelihood_loss(logp_N, micro.tokens, size)
+    else:
+        loss = policy_loss(
+            logp_N,
+            micro.tokens,
+            rule_of(run.config),
+            size,
+            entropy_N=entropy_N,
+            reference_N=reference_N,
+            anchor_N=anchor_N,
+        )
+    (loss.total * run.world.size).backward()
+    tally.add(micro, loss, entropy_N, span_N)
+
+
+def per_token(micro: Pack, value: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
+    """`value(row in the step, completion ids)` of every rollout of a micro-batch, laid out as its scored tokens."""
+    counts = np.bincount(micro.tokens.row_N.cpu().numpy(), minlength=len(micro.tokens.row_ids))
+    parts = np.split(micro.tokens.target_N.cpu().numpy(), np.cumsum(counts)[:-1])
+    rows = micro.tokens.row_ids.tolist()
+    return np.concatenate([value(row, ids) for row, ids in zip(rows, parts, strict=True)])
+
+
+def reference_logprobs(run: Run, micro: Pack) -> torch.Tensor:
+    """Logprobs under the reference policy; with an adapter and no other reference, the model without it."""
+    with torch.no_grad():
+        if run.reference is not None:
+            return run.reference(micro, entropy=False)[0]
+        with run.policy.model.disable_adapter():
+            return run.policy(micro, entropy=False)[0]
+
+
+def anchor_logprobs(run: Run, micro: Pack) -> torch.Tensor:
+    """Logprobs at the start of the round (0 for the weightless filler of a rank)."""
+    known = run.data.groups.anchor
+    values = per_token(micro, lambda row, ids: known(row) if row >= 0 else np.zeros(len(ids), np.float32))
+    return torch.from_numpy(values).to(run.world.device)
+
+
+def score_all(run: Run, policy: Policy) -> None:
+    """Anchor every rollout: its logprobs under a policy, in one pass without gradient; the same on every rank."""
+    policy.train(run.policy.training)
+    groups = run.data.groups
+    with torch.no_grad():
+        for members in micro_plans(groups.outlines(), run):
+            micro = micro_batch(members, run)
+            logp = policy(micro.to(run.world.device), entropy=False)[0].cpu().numpy()
+            counts = np.bincount(micro.tokens.row_N.numpy(), minlength=len(micro.tokens.row_ids))
+            parts = np.split(logp, np.cumsum(counts)[:-1])
+            for found in run.world.gather(list(zip(micro.tokens.row_ids.tolist(), parts, strict=True))):
+                for row, part in found:
+                    if row >= 0:
+                        groups.set_anchor(row, part)
+    if run.world.size > 1:  # no backward pass follows here that would fold the root's weights up again
+        policy.reshard()
+    for row in run.data.unscored:
+        groups.take_anchor(row)
+    run.anchored = True
+
+
+def _sync(run: Run, last: bool) -> None:
+    if run.world.size > 1:
+        run.policy.set_requires_gradient_sync(last)
+
+
+def _update(run: Run, any_work: bool) -> tuple[float, bool]:
+    if not any_work:
+        return 0.0, False
+    parameters = [p for p in run.policy.parameters() if p.grad is not None]
+    limit = run.config.max_grad_norm or math.inf
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
+    finite = math.isfinite(norm)
+    if finite:
+        run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    return norm, not finite
+
+
+def _note(run: Run, groups: Sequence[GroupOutline], metrics: dict[str, float], rows: dict[int, list[float]]) -> None:
+    step = run.position.step
+    metrics |= batch_facts(run.data, groups) if run.config.objective == "grpo" else {}
+    if run.position.done == 0:
+        metrics["ratio_first"] = metrics["ratio_mean"]
+        metrics["log_ratio_first"] = metrics["log_ratio_abs"]
+        if metrics["log_ratio_abs"] > STRANGE:
+            run.data.warnings.append(
+                f"before the first update the rollouts' logprobs lie {metrics['log_ratio_abs']:.3f} a token from this "
+                "model's: another policy drew them, or another engine rounds otherwise"
+            )
+    for tracker in run.trackers:
+        tracker.log(step, {name: value for name, value in metrics.items() if not math.isnan(value)})
+    watch(run, metrics)
+    number = run.data.round
+    run.position.metrics += [
+        [step, number, name, None if math.isnan(value) else value] for name, value in sorted(metrics.items())
+    ]
+    merged: dict[int, list[float]] = {}
+    for part in run.world.gather(rows):
+        merged |= part
+    lines = [
+        [r.row, step, r.advantage, r.usable, r.tokens - r.usable, *record(merged.get(r.row))[1:]]
+        for group in groups
+        for r in group.rollouts
+    ]
+    known = run.position.records
+    run.position.records = known.vstack(pl.DataFrame(lines, schema=known.schema, orient="row"))
+    if metrics["refused"] and run.config.max_refused:
+        refused = sum(1 for line in run.position.metrics if line[2] == "refused" and line[3])
+        if refused >= run.config.max_refused:
+            raise StageFailure(
+                f"{refused} steps of this round had a gradient that is not finite; nothing was written",
+                hint="look at ratio_max and loss in the step metrics; lower --lr, or check the rollouts' logprobs",
+            )
+
+
+def watch(run: Run, metrics: dict[str, float]) -> None:
+    """Remember what the collapse alarm looks at, and ring it."""
+    if "exact" not in metrics:
+        return
+    history = run.position.history
+    for name in ("exact", "format"):
+        if not math.isnan(metrics[name]):
+            history.setdefault(name, []).append(metrics[name])
+    why = collapse(history.get("exact", []), history.get("format", []))
+    metrics["collapse"] = float(why is not None)
+    if why is not None and run.config.stop_on_collapse:
+        raise StageFailure(f"the policy collapsed at step {run.position.step}: {why}", hint=_COLLAPSE)
+    if why is not None and _COLLAPSE not in run.data.warnings:
+        run.data.warnings += [f"collapse: {why}", _COLLAPSE]
+
+
+_COLLAPSE = "go back to an earlier checkpoint; lower --lr or --lr-decay, or mix in easier tasks"
