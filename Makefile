@@ -37,7 +37,7 @@ format: $(STAMP)  ## rewrite to the house style
 policy: $(STAMP)  ## rebuild the two fixture policies (long; see fixtures/README.md)
 	@$(BIN)/python fixtures/make_policy.py
 
-docs: $(STAMP)  ## rewrite the generated parts of README.md
+docs: $(STAMP)  ## write the reference pages under docs/ from the code
 	@$(BIN)/python docs/generate.py
 
 bench: $(STAMP)  ## one JSON line a benchmark

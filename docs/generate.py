@@ -1,13 +1,8 @@
-"""Rewrites the generated parts of README.md from the code: `python docs/generate.py [--check]`.
-
-The parts stand between `<!-- NAME -->` and `<!-- /NAME -->`: `columns` from schema.py, `settings` from config.py,
-`names` from the tables of formats, protocols, rewards and quirks.
-"""
+"""Writes the reference pages docs/settings.md, names.md and shards.md from the code: `generate.py [--check]`."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from pathlib import Path
 
@@ -18,7 +13,17 @@ from toolsample_cli.score.scorer import QUIRKS
 from toolsample_cli.shards.schema import column_table
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+FOLDER = Path(__file__).resolve().parent
+
+
+SETTINGS = """Flags of the commands, and keys of their tables in a recipe: `--max-new-tokens 256` on the command line is
+`max_new_tokens = 256` under `[rollout]`."""
+
+NAMES = """What a setting may name, from the tables in the code."""
+
+SHARDS = """Arguments, schemas and messages are compact JSON text. Tasks keep keys in the order of their source, as
+models see them; ids do not depend on it. `<folder>.manifest.json` stands beside each folder of shards;
+every footer carries the settings and the digests of the inputs it was made from."""
 
 
 def settings_table() -> str:
@@ -55,23 +60,27 @@ def names_table() -> str:
     return "\n".join(lines)
 
 
-def generate(text: str) -> str:
-    """The README with its generated parts made anew."""
-    for name, make in {"columns": column_table, "settings": settings_table, "names": names_table}.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"README.md has no part <!-- {name} -->")
-        text = pattern.sub(lambda match, body=make(): f"{match[1]}{body}\n{match[2]}", text)
-    return text
+def pages() -> dict[str, str]:
+    """File name -> text of each generated page."""
+    parts = {
+        "settings.md": ("Settings", SETTINGS, settings_table()),
+        "names.md": ("Names", NAMES, names_table()),
+        "shards.md": ("Shards", SHARDS, column_table()),
+    }
+    note = "<!-- made by `make docs`; edit docs/generate.py instead -->"
+    return {
+        name: f"# {title}\n\n{note}\n\n{opening}\n\n{body.strip()}\n" for name, (title, opening, body) in parts.items()
+    }
 
 
 def main() -> None:
-    """Rewrite, or with --check exit 1 when the README is out of date."""
-    old = README.read_text(encoding="utf-8")
-    new = generate(old)
-    if "--check" in sys.argv[1:]:
-        raise SystemExit(0 if new == old else "README.md is out of date: run `make docs`")
-    README.write_text(new, encoding="utf-8")
+    """Write the pages, or with --check exit 1 when one is out of date."""
+    for name, text in pages().items():
+        file = FOLDER / name
+        if "--check" not in sys.argv[1:]:
+            file.write_text(text, encoding="utf-8")
+        elif not file.exists() or file.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"docs/{name} is out of date: run `make docs`")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""README and code say the same."""
+"""Documents and code say the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolsample_cli.experiment.recipe import plans
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_generated_parts_of_the_readme_are_up_to_date():
+def test_generated_pages_are_up_to_date():
     """`make docs` would change nothing."""
     subprocess.run([sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], check=True)
 

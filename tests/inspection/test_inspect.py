@@ -55,11 +55,6 @@ def write_rollouts(path: Path, tasks: list[dict], digest: str, last: str = "No t
         output.finish()
 
 
-@pytest.fixture(autouse=True)
-def only_these_commands(monkeypatch):
-    monkeypatch.setattr("toolsample_cli.cli.app.COMMANDS", ("importing", "inspect"))
-
-
 def say(capsys, *arguments: str, code: int = 0) -> str:
     """stdout of one command."""
     assert command(["inspect", *map(str, arguments)]) == code

@@ -259,16 +259,13 @@ def test_further_rewards_and_own_components(tmp_path: Path) -> None:
 
 def test_the_help_names_what_the_tables_hold() -> None:
     """The command's help is static, so that it stays light; it may not fall behind."""
-    import typer
     from typer.testing import CliRunner
 
-    from toolsample_cli.cli import score as command
+    from toolsample_cli.cli.app import build
     from toolsample_cli.score.rewards import REWARDS
     from toolsample_cli.score.scorer import QUIRKS
 
-    app = typer.Typer()
-    command.register(app)
-    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    shown = CliRunner().invoke(build(), ["score", "--help"], env={"COLUMNS": "200"}).output
     assert not [name for name in (*REWARDS, *QUIRKS, *PROTOCOLS) if name not in shown]
 
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from toolsample_cli import __version__
+from toolsample_cli.cli import commands
+from toolsample_cli.cli.inspect import inspect
 from toolsample_cli.errors import INTERRUPTED, ToolsampleError
 
-COMMANDS = ("importing", "rollout", "score", "filter", "curriculum", "train", "eval_bfcl", "inspect", "run", "report")
-"""Modules of this package, each with `register(app)`, in the order of the pipeline."""
+COMMANDS: dict[str, Callable[..., None]] = {
+    "import": commands.import_,
+    "rollout": commands.rollout,
+    "score": commands.score,
+    "filter": commands.filter,
+    "curriculum": commands.curriculum,
+    "train": commands.train,
+    "eval-bfcl": commands.eval_bfcl,
+    "inspect": inspect,
+    "run": commands.run,
+    "report": commands.report,
+}
+"""In the order of the pipeline."""
 
 RESUMABLE = "interrupted; what was finished is kept, rerun to go on"
 
@@ -43,8 +56,8 @@ def build() -> typer.Typer:
     ) -> None:
         del version
 
-    for name in COMMANDS:
-        importlib.import_module(f"toolsample_cli.cli.{name}").register(app)
+    for name, command in COMMANDS.items():
+        app.command(name, no_args_is_help=True)(command)
     return app
 
 

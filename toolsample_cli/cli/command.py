@@ -24,14 +24,14 @@ COMMON = "Common options"
 KNOBS = "Settings (also keys of the recipe table)"
 
 
-def stage_command(app: typer.Typer, name: str, config_class: type) -> Callable[[Callable], Callable]:
-    """Register `function(..., config, options) -> Account` as command `name`.
+def stage_command(name: str, config_class: type) -> Callable[[Callable], Callable]:
+    """Give `function(..., config, options) -> Account` the command line of `name`.
 
     The function's other parameters become arguments and options as typer reads them; `config` is an instance
     of `config_class` and `options` a `toolsample_cli.stage.Options`.
     """
 
-    def register(function: Callable) -> Callable:
+    def dress(function: Callable) -> Callable:
         own = [p for p in inspect.signature(function).parameters.values() if p.name not in ("config", "options")]
         knobs = _knob_parameters(config_class, {p.name for p in own})
         common = _common_parameters()
@@ -44,10 +44,9 @@ def stage_command(app: typer.Typer, name: str, config_class: type) -> Callable[[
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = function.__doc__
-        app.command(name, help=inspect.getdoc(function), no_args_is_help=True)(command)
-        return function
+        return command
 
-    return register
+    return dress
 
 
 def _knob_parameters(config_class: type, taken: set[str]) -> list[inspect.Parameter]:

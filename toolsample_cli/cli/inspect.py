@@ -17,37 +17,33 @@ PIPED = 120
 MAYBE_INT, MAYBE_STR = Optional[int], Optional[str]  # noqa: UP045
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
+def inspect(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Shards or a run folder; more folders of shards are used for joins.")
+    ],
+    index: Annotated[MAYBE_INT, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.")] = None,
+    wanted: Annotated[MAYBE_STR, typer.Option("--id", help="Show the row with this id or beginning of it.")] = None,
+    validate: Annotated[bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NEW.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """Say what shards hold: kind, rows, lineage, statistics; or show one record with all that belongs to it.
 
-    @app.command("inspect", no_args_is_help=True)
-    def inspect(
-        paths: Annotated[
-            list[Path], typer.Argument(help="Shards or a run folder; more folders of shards are used for joins.")
-        ],
-        index: Annotated[MAYBE_INT, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.")] = None,
-        wanted: Annotated[MAYBE_STR, typer.Option("--id", help="Show the row with this id or beginning of it.")] = None,
-        validate: Annotated[bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.")] = False,
-        diff: Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NEW.")] = False,
-        full: Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
-    ) -> None:
-        """Say what shards hold: kind, rows, lineage, statistics; or show one record with all that belongs to it.
-
-        Tasks, completions and scores of one run find each other when they stand in the same folder or the one above.
-        Of a run folder it shows what is finished and what is not.
-        """
-        if sum((index is not None, wanted is not None, validate, diff)) > 1:
-            raise ConfigError("-i, --id, --validate and --diff exclude each other")
-        if diff:
-            _diff(paths, as_json)
-        elif validate:
-            _validate(paths, as_json)
-        elif index is not None or wanted is not None:
-            _record(paths, index, wanted, full, as_json)
-        else:
-            for path in paths:
-                _overview(path, as_json)
+    Tasks, completions and scores of one run find each other when they stand in the same folder or the one above.
+    Of a run folder it shows what is finished and what is not.
+    """
+    if sum((index is not None, wanted is not None, validate, diff)) > 1:
+        raise ConfigError("-i, --id, --validate and --diff exclude each other")
+    if diff:
+        _diff(paths, as_json)
+    elif validate:
+        _validate(paths, as_json)
+    elif index is not None or wanted is not None:
+        _record(paths, index, wanted, full, as_json)
+    else:
+        for path in paths:
+            _overview(path, as_json)
 
 
 def _console() -> Any:

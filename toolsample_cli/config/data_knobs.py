@@ -83,10 +83,10 @@ class ScoreConfig:
         "which calls earn: what the trainer's own reader takes, or what the model meant",
         choices=("strict", "lenient"),
     )
-    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all` (README: Names)")
+    lift: str = knob("", "ToolRL's quirks that do not apply, comma-separated, or `all` (docs/names.md)")
     match: str = knob("greedy", "how predicted calls are paired with gold calls", choices=("greedy", "optimal"))
     values: str = knob("toolrl", "rule that compares values: toolrl, json, bfcl, lenient, or as in lenient:case=exact")
-    rewards: str = knob("", "further rewards (README: Names), comma-separated, into extra_json; `all` for every one")
+    rewards: str = knob("", "further rewards (docs/names.md), comma-separated, into extra_json; `all` for every one")
     component: str = knob("", "own components, comma-separated my_file.py:function, into extra_json")
     step: int = knob(0, "training step, for rewards that move with it", low=0)
     overlong_max: int = knob(1024, "tokens from which the over-long punishment is whole", low=1)
