@@ -5,7 +5,11 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    from toolsample_cli.cli.app import run
+    import sys
+
+    from toolsample_cli.cli.app import run, show_traceback
+
+    sys.excepthook = show_traceback
 
     raise SystemExit(run())
 

@@ -15,7 +15,7 @@ FEWER = "give no more slices than there are shards"
 """What helps where a stage's shards are those of its input."""
 
 
-def silent(_: int) -> None:
+def silent(_: object) -> None:
     """Nobody watches."""
     return None
 
@@ -24,7 +24,8 @@ def silent(_: int) -> None:
 class Options:
     """Options common to all stages.
 
-    `expect(k)` says that k more rows are to come, `tick(k)` that k of them are done, `found(k)` that k stood there.
+    `expect(k)` says that k more rows are to come, `tick(k)` that k of them are done, `found(k)` that k were there
+    before; `phase(text)` names what is being done until the next rows are, as in "loading the model".
     """
 
     overwrite: bool = False
@@ -35,13 +36,14 @@ class Options:
     tick: Callable[[int], None] = silent
     found: Callable[[int], None] = silent
     expect: Callable[[int], None] = silent
+    phase: Callable[[str], None] = silent
 
     def wanted_ids(self) -> frozenset[str] | None:
-        """Task ids from the `--ids` file (one a line), or None for all."""
+        """Task ids from the `--ids` file (one per line), or None for all."""
         if self.ids is None:
             return None
         if not self.ids.exists():
-            raise DataError(f"{self.ids}: no such file", hint="--ids takes a text file with one task id a line")
+            raise DataError(f"{self.ids}: no such file", hint="--ids takes a text file with one task id per line")
         return frozenset(line.strip() for line in self.ids.read_text(encoding="utf-8").splitlines() if line.strip())
 
     def refuse_part(self, stage: str, hint: str) -> None:

@@ -94,8 +94,9 @@ CASES = {
     "a missing recipe": (["filter", "lost", "--config", "no.toml"], 2, ["no.toml"]),
     "an unknown flag": (["filter", "lost", "--methd", "rds"], 2, ["--methd"]),
     "a wrong slice": (["score", "tasks", "tasks", "--shard", "3/3"], 2, ["--shard 3/3"]),
-    "a slice of what has none": (["import", "good.jsonl", "--shard", "0/2"], 2, ["--shard is not for import"]),
-    "a slice of training": (["train", "t", "b", "--model", "tiny", "--shard", "0/2"], 2, ["--shard is not for train"]),
+    "a slice of what has none": (["import", "good.jsonl", "--shard", "0/2"], 2, ["No such option: --shard"]),
+    "a slice of training": (["train", "t", "b", "--model", "tiny", "--shard", "0/2"], 2, ["No such option: --shard"]),
+    "a line forged by a name": (["filter", "a\x1b[2K\nhint: rm -rf ~\u202e"], 3, [r"a\u001b[2K hint: rm -rf ~\u202e"]),
     "a negative limit": (["score", "tasks", "tasks", "--limit", "-1"], 2, ["--limit", " 1"]),
     "an unknown command": (["scroe"], 2, ["scroe"]),
 }

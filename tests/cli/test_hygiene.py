@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "toolsample_cli"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"errors", "config", "hashing", "json_types", "__init__"},
+    {"errors", "config", "hashing", "json_types", "terminal", "__init__"},
     {"shards", "toolcalls"},
     {"models", "stage"},
     {"rollout", "score", "filter", "curriculum", "train", "importing", "bfcl", "inspection"},
@@ -80,7 +80,7 @@ def test_imports_point_down(path: Path):
             assert level(target) <= mine, f"{module_name(path)} (level {mine}) imports {target} (level {level(target)})"
 
 
-FRONT = ("cli", "errors", "config", "stage", "__init__", "__main__")
+FRONT = ("cli", "errors", "config", "stage", "terminal", "json_types", "__init__", "__main__")
 LIGHT = [path for path in FILES if module_name(path).split(".")[0] in FRONT]
 
 
@@ -89,11 +89,15 @@ def test_front_modules_import_only_the_standard_library_typer_and_each_other(pat
     """So that `--help` stays instant."""
     for name, top in imports(path):
         root = name.split(".")[0]
-        if not top or root in sys.stdlib_module_names or root in ("typer", "__future__"):
+        if not top or root in sys.stdlib_module_names or root in ("typer", "__future__", "rich"):
             continue
         target = own_target(name)
         if root == "toolsample_cli" and (
-            target is None or (target.split(".")[0] in ("cli", "errors", "config", "stage") or target == "shards.slice")
+            target is None
+            or (
+                target.split(".")[0] in ("cli", "errors", "config", "stage", "terminal", "json_types")
+                or target == "shards.slice"
+            )
         ):
             continue
         raise AssertionError(f"{module_name(path)} imports {name} at module scope")
@@ -103,7 +107,7 @@ PROBE = """
 import json, resource, sys
 from toolsample_cli.cli.app import run
 code = run(sys.argv[1:])
-heavy = [m for m in ("polars", "torch", "transformers", "vllm", "numpy", "jsonschema") if m in sys.modules]
+heavy = [m for m in ("polars", "torch", "transformers", "vllm", "numpy", "jsonschema", "rich") if m in sys.modules]
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print("\\n" + json.dumps({"code": code, "heavy": heavy, "cpu": usage.ru_utime + usage.ru_stime}))
 """

@@ -141,6 +141,7 @@ class Evaluation:
     def evaluate(self, model: str, out: Path, config: EvalConfig) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Ask one model, judge its replies, write everything below `out`: (summary, rows of entries)."""
         with self._scorer() as scorer:
+            self.options.phase("reading questions")
             questions = self.questions(scorer)
             self.options.expect(len(questions))
             if not scorer.parsers and config.protocol == prompts.PROMPTING:
@@ -148,6 +149,7 @@ class Evaluation:
             identity = _identity(model, questions, config, self.options)
             with Journal(out / "answers.jsonl", identity, overwrite=self.options.overwrite) as journal:
                 self._ask(model, scorer, questions, journal, config)
+                self.options.phase("judging")
                 judged = judge_all(scorer, questions, journal.records, config.protocol)
                 unread = unread_calls(judged, journal.records, config.protocol)
         return self._write(out, judged, identity, config, unread), [row for row, _ in judged]
@@ -159,7 +161,9 @@ class Evaluation:
         style = prompts.Style(
             config.protocol, lambda question: _prompted(scorer, question), toolrl_prompt.template(like)
         )
+        self.options.phase("loading the model")
         asked = open_model(model, config.protocol, config)
+        self.options.phase("asking")
         try:
             single = [question for question in questions if question.kind not in ("multi_turn", "memory")]
             asked_of = [style.prompt(q.id, style.first(q), q.functions) for q in single]

@@ -7,36 +7,38 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
+import os
 import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
+from toolsample_cli.cli.help import COMMON
 from toolsample_cli.config import read_recipe
 from toolsample_cli.config.settings import resolve
+from toolsample_cli.json_types import Row
+from toolsample_cli.stage import Account, Options
+from toolsample_cli.terminal import json_line, one_line, visible
 
 SHORT = {"n": "-n"}
-COMMON = "Common options"
-KNOBS = "Settings (also keys of the recipe table)"
 
 
-def stage_command(name: str, config_class: type) -> Callable[[Callable], Callable]:
+def stage_command(name: str, config_class: type, *, sliced: bool = False) -> Callable[..., Callable[..., None]]:
     """Give `function(..., config, options) -> Account` the command line of `name`.
 
     The function's other parameters become arguments and options as typer reads them; `config` is an instance
-    of `config_class` and `options` a `toolsample_cli.stage.Options`.
+    of `config_class` and `options` a `toolsample_cli.stage.Options`. `sliced`: its work can be cut with --shard.
     """
 
-    def dress(function: Callable) -> Callable:
+    def dress(function: Callable[..., Account]) -> Callable[..., None]:
         own = [p for p in inspect.signature(function).parameters.values() if p.name not in ("config", "options")]
-        knobs = _knob_parameters(config_class, {p.name for p in own})
-        common = _common_parameters()
+        knobs = _knob_parameters(name, config_class, {p.name for p in own})
+        common = _common_parameters(sliced)
 
-        def command(**given: Any) -> None:
+        def command(**given: object) -> None:
             _run(function, name, config_class, [p.name for p in own], given)
 
         hints = typing.get_type_hints(function, include_extras=True)
@@ -49,70 +51,105 @@ def stage_command(name: str, config_class: type) -> Callable[[Callable], Callabl
     return dress
 
 
-def _knob_parameters(config_class: type, taken: set[str]) -> list[inspect.Parameter]:
+def finish(account: Account, as_json: bool) -> None:
+    """The closing line on stderr, and on stdout the account as JSON or what the user came for; then exit."""
+    print(one_line(account.line()), file=sys.stderr)
+    if as_json:
+        print(json_line(account.record()))
+    elif account.report:
+        print(visible(account.report))
+    raise typer.Exit(account.exit_code)
+
+
+def _knob_parameters(stage: str, config_class: type, taken: set[str]) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(config_class)
-    parameters = []
+    parameters, group = [], f"Settings (also keys of [{stage}] in a recipe)"
     for item in dataclasses.fields(config_class):
+        group = item.metadata["group"] or group
         if item.name in taken:
             continue
         flag = "--" + item.name.replace("_", "-")
-        choices = item.metadata.get("choices")
-        listed = f" ({', '.join(map(str, choices))})" if choices else ""
-        names = [*([SHORT[item.name]] if item.name in SHORT else []), flag]
+        names = [SHORT[item.name], flag] if item.name in SHORT else [flag]
         if hints[item.name] is bool:
             names = [f"{flag}/--no-{flag[2:]}"]
-        shown = f"[default: {item.default}]" if item.default != "" else ""
+        choices = item.metadata["choices"]
         option = typer.Option(
-            *names, help=f"{item.metadata['help']}{listed} {shown}".strip(), rich_help_panel=KNOBS, show_default=False
+            *names,
+            help=knob_help(item),
+            rich_help_panel=group,
+            show_default=False,
+            autocompletion=_completer(choices) if choices else None,
         )
         parameters.append(_parameter(item.name, Annotated[Optional[hints[item.name]], option], None))  # noqa: UP045
     return parameters
 
 
-def _common_parameters() -> list[inspect.Parameter]:
-    def option(kind: Any, default: Any, *names: str, **more: Any) -> tuple[Any, Any]:
-        return Annotated[kind, typer.Option(*names, rich_help_panel=COMMON, show_default=False, **more)], default
+def knob_help(item: dataclasses.Field[object]) -> str:
+    """Meaning, choices and default of one knob."""
+    choices, default = item.metadata["choices"], item.default
+    listed = f" ({', '.join(choices)})" if choices else ""
+    if default == "":
+        return f"{item.metadata['help']}{listed}"
+    if isinstance(default, bool):
+        shown = "on" if default else "off"
+    else:
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{item.metadata['help']}{listed} [default: {shown}]"
+
+
+def _completer(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    return complete
+
+
+def _common_parameters(sliced: bool) -> list[inspect.Parameter]:
+    def option(kind: object, default: object, *names: str, help: str, low: int | None = None) -> tuple[object, object]:
+        made = typer.Option(*names, rich_help_panel=COMMON, show_default=False, help=help, min=low)
+        return Annotated[kind, made], default
 
     maybe_path, maybe_int, maybe_str = Optional[Path], Optional[int], Optional[str]  # noqa: UP045
     table = {
-        "recipe_": option(maybe_path, None, "--config", help="recipe file (TOML); flags win over it"),
-        "overwrite_": option(bool, False, "--overwrite", help="make the output anew instead of going on with it"),
-        "dry_run_": option(bool, False, "--dry-run", help="say what would be done and stop"),
-        "limit_": option(maybe_int, None, "--limit", min=1, help="only the first so many rows"),
-        "ids_": option(maybe_path, None, "--ids", help="only the task ids in this file, one a line"),
-        "shard_": option(maybe_str, None, "--shard", help="part i of n, as in 0/3 (rollout, score, filter)"),
+        "recipe_": option(maybe_path, None, "--config", help="recipe (TOML) with settings; flags win over it"),
+        "limit_": option(maybe_int, None, "--limit", low=1, help="only the first N rows"),
+        "ids_": option(maybe_path, None, "--ids", help="only the task ids in this file, one per line"),
+        "shard_": option(maybe_str, None, "--shard", help="only part i of n, as in 0/3, for array jobs"),
+        "overwrite_": option(bool, False, "--overwrite", help="make the output anew instead of resuming"),
+        "dry_run_": option(bool, False, "--dry-run", help="check everything, say what would be done, and stop"),
         "json_": option(bool, False, "--json", help="print the closing account as JSON on stdout"),
     }
+    if not sliced:
+        del table["shard_"]
     return [_parameter(name, annotation, default) for name, (annotation, default) in table.items()]
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _run(function: Callable, name: str, config_class: type, own: list[str], given: dict[str, Any]) -> None:
+def _run(function: Callable[..., Account], name: str, config_class: type, own: list[str], given: Row) -> None:
     recipe = read_recipe(given["recipe_"]).get(name) if given["recipe_"] else None
     flags = {item.name: given[item.name] for item in dataclasses.fields(config_class) if item.name in given}
-    config = resolve(config_class, flags, recipe)
+    config: object = resolve(config_class, flags, recipe)
     from toolsample_cli.cli.progress import Progress
     from toolsample_cli.shards.slice import Slice
-    from toolsample_cli.stage import Options
 
+    shard = given.get("shard_")
+    options = Options(
+        overwrite=given["overwrite_"],
+        dry_run=given["dry_run_"],
+        limit=given["limit_"],
+        ids=given["ids_"],
+        part=Slice.parse(shard) if shard else Slice(),
+    )
+    arguments = {key: given[key] for key in own}
+    if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all
+        function(**arguments, config=config, options=options)
+        raise typer.Exit
     with Progress(name) as progress:
-        options = Options(
-            overwrite=given["overwrite_"],
-            dry_run=given["dry_run_"],
-            limit=given["limit_"],
-            ids=given["ids_"],
-            part=Slice.parse(given["shard_"]) if given["shard_"] else Slice(),
-            tick=progress.tick,
-            found=progress.found,
-            expect=progress.expect,
+        watched = dataclasses.replace(
+            options, tick=progress.tick, found=progress.found, expect=progress.expect, phase=progress.phase
         )
-        account = function(**{key: given[key] for key in own}, config=config, options=options)
-    print(account.line(), file=sys.stderr)
-    if given["json_"]:
-        print(json.dumps(account.record(), ensure_ascii=False))
-    elif account.report:
-        print(account.report)
-    raise typer.Exit(account.exit_code)
+        account = function(**arguments, config=config, options=watched)
+    finish(account, given["json_"])

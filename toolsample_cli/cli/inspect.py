@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.terminal import json_line, visible
 
-PIPED = 120
-"""Columns where nobody watches: a pipe has no width, and numbers should not be cut for one."""
-MAYBE_INT, MAYBE_STR = Optional[int], Optional[str]  # noqa: UP045
+MaybeInt = Optional[int]  # noqa: UP045  typer reads Optional on Python 3.10
+MaybeText = Optional[str]  # noqa: UP045
 
 
 def inspect(
     paths: Annotated[
         list[Path], typer.Argument(help="Shards or a run folder; more folders of shards are used for joins.")
     ],
-    index: Annotated[MAYBE_INT, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.")] = None,
-    wanted: Annotated[MAYBE_STR, typer.Option("--id", help="Show the row with this id or beginning of it.")] = None,
+    index: Annotated[MaybeInt, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.")] = None,
+    wanted: Annotated[MaybeText, typer.Option("--id", help="Show the row with this id or beginning of it.")] = None,
     validate: Annotated[bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NEW.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Say what shards hold: kind, rows, lineage, statistics; or show one record with all that belongs to it.
+    """Show what shards hold, or one record in full.
 
-    Tasks, completions and scores of one run find each other when they stand in the same folder or the one above.
-    Of a run folder it shows what is finished and what is not.
+    A folder: kind, rows, lineage, statistics of every column. A record: with all that belongs to it, found in the
+    folders beside it and one level up. A run folder: what is finished and what is not.
     """
     if sum((index is not None, wanted is not None, validate, diff)) > 1:
         raise ConfigError("-i, --id, --validate and --diff exclude each other")
@@ -46,15 +43,8 @@ def inspect(
             _overview(path, as_json)
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    watched = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, soft_wrap=False, width=None if watched else PIPED)
-
-
-def _say(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+def _say(value: object) -> None:
+    print(json_line(value))
 
 
 def _place(path: Path) -> Any:
@@ -75,18 +65,18 @@ def _overview(path: Path, as_json: bool) -> None:
         if not entries:
             raise ConfigError(f"{path}: no shards in it and none below it")
         _say({"path": str(path), "entries": entries}) if as_json else run_tables.show_status(
-            _console(), str(path), entries
+            render.Screen(), str(path), entries
         )
         return
     value = folder_facts.facts(place)
     if as_json:
         _say({**value, "columns": [summary.record() for summary in value["columns"]]})
     else:
-        render.show_facts(_console(), value)
+        render.show_facts(render.Screen(), value)
 
 
 def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool, as_json: bool) -> None:
-    from toolsample_cli.inspection import places, record_view, records
+    from toolsample_cli.inspection import places, record_view, records, render
 
     found = [_place(path) for path in paths]
     row = records.by_number(found[0], index) if index is not None else records.by_id(found[0], wanted or "")
@@ -95,7 +85,7 @@ def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool
         opened = records.opened
         _say({kind: [opened(row) for row in v] if kind == "samples" else opened(v) for kind, v in joined.items()})
     else:
-        record_view.show_record(_console(), joined, full)
+        record_view.show_record(render.Screen(), joined, full)
 
 
 def _validate(paths: list[Path], as_json: bool) -> None:
@@ -105,15 +95,16 @@ def _validate(paths: list[Path], as_json: bool) -> None:
     if as_json:
         _say({"valid": not found, "faults": found})
     else:
-        print("\n".join(found) if found else "valid")
+        print(visible("\n".join(found)) if found else "valid")
     raise typer.Exit(3 if found else 0)
 
 
 def _diff(paths: list[Path], as_json: bool) -> None:
+    from toolsample_cli.inspection import render
     from toolsample_cli.inspection.changes import changes
     from toolsample_cli.inspection.run_tables import show_changes
 
     if len(paths) != 2:
         raise ConfigError(f"--diff compares two folders of scores, {len(paths)} given")
     found = changes(_place(paths[0]), _place(paths[1]))
-    _say(found.record()) if as_json else show_changes(_console(), found)
+    _say(found.record()) if as_json else show_changes(render.Screen(), found)

@@ -20,9 +20,20 @@ from toolsample_cli.errors import ConfigError
 T = TypeVar("T")
 
 
-def knob(default: Any, help: str, *, choices: tuple | None = None, low: float | None = None, high: float | None = None):
-    """A dataclass field with its meaning, allowed values and inclusive range."""
-    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
+def knob(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    group: str | None = None,
+) -> Any:
+    """A dataclass field with its meaning, allowed values and inclusive range.
+
+    `group` begins a new group of settings in the help and in docs/settings.md; the fields below it belong to it too.
+    """
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high, "group": group})
 
 
 def resolve(cls: type[T], flags: dict[str, Any], table: dict[str, Any] | None = None) -> T:

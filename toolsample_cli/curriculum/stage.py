@@ -208,15 +208,16 @@ def _write_batch(
     columns += [name for component in schema.COMPONENTS for name in (component, f"{component}_max")]
     columns += ["extra_json"] if config.reward else []
     rows = 0
+    options.expect(scores.rows)
     with output:
         for shard, frame in scores.frames(columns):
+            options.tick(frame.height)
             frame = frame.filter(pl.col("reward").is_not_null(), pl.col("task_id").is_in(kept.implode()))
             rows += frame.height
             if config.reward:
                 frame = frame.with_columns(trained_on=_further(frame, config.reward, scores.path))
             if frame.height and not output.done(shard.number):
                 output.write(shard.number, mastery.batch(frame, weights, config.bonus))
-            options.tick(frame.height)
         output.finish()
     return rows
 

@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: None) -> Account:
     """Carry out every plan below `out` and write `out/summary.json`; resumable at any moment.
 
-    `say` gets one line a round. With `options.dry_run` nothing is written and the plans stand in the account.
+    `say` gets one line per round. With `options.dry_run` nothing is written and the plans stand in the account.
     """
     account = Account("run", rows_in=len(plans), wrote=out / "summary.json")
     for plan in plans:
@@ -116,7 +116,7 @@ class Runner:
         self._started = time.monotonic()
 
     def go(self) -> tuple[list[dict[str, Any]], str]:
-        """All rounds, or until a stop rule fires: (metrics a round, why it stopped)."""
+        """All rounds, or until a stop rule fires: (metrics of each round, why it stopped)."""
         rounds: list[dict[str, Any]] = []
         try:
             while True:
@@ -139,6 +139,12 @@ class Runner:
             if self._engine is not None:
                 self._engine.close()
 
+    def _watched(self, number: int, stage: str) -> Options:
+        """The options for one stage, whose phases name the round."""
+        self.options.phase(f"round {number}: {stage}")
+        phase = self.options.phase
+        return dataclasses.replace(self.options, phase=lambda text: phase(f"round {number}: {stage}, {text}"))
+
     def _model(self, rounds: list[dict[str, Any]]) -> str:
         """The policy that the rounds so far left."""
         return next((entry["policy"] for entry in reversed(rounds) if entry.get("policy")), self.plan.run.model)
@@ -148,7 +154,8 @@ class Runner:
         metrics: dict[str, Any] = {"round": number, "rollouts": 0}
         policy = self._model(rounds)
         if number == 0:
-            curriculum_stage.run(curriculum_stage.Paths(self.corpus), here, configs["curriculum"], self.options)
+            watched = self._watched(number, "curriculum")
+            curriculum_stage.run(curriculum_stage.Paths(self.corpus), here, configs["curriculum"], watched)
         else:
             policy = self._learn(number, here, policy)
             metrics |= round_metrics(here)
@@ -161,14 +168,16 @@ class Runner:
 
     def _learn(self, number: int, here: Path, policy: str) -> str:
         """All stages of one round, in the order and with the paths of examples/round.sh; the policy it leaves."""
-        configs, options, last = self.plan.configs, self.options, self.folder / f"round-{number - 1}"
+        configs, last = self.plan.configs, self.folder / f"round-{number - 1}"
         tasks, history = last / "tasks", last / "groups" if number > 1 else None
         sampling = dataclasses.replace(configs["rollout"], round=number)
         engine = self._take(policy, sampling)
-        rollout_stage.run(tasks, here / "rollouts", policy, sampling, options, engine=engine)
+        watched = self._watched(number, "rollout")
+        rollout_stage.run(tasks, here / "rollouts", policy, sampling, watched, engine=engine)
         self._clock.lap("rollout")
-        score_stage.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=options)
-        filter_stage.run(here / "scores", history, here / "groups", configs["filter"], options)
+        watched = self._watched(number, "score and filter")
+        score_stage.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=watched)
+        filter_stage.run(here / "scores", history, here / "groups", configs["filter"], watched)
         self._clock.lap("score, filter")
         records = last / "checkpoint.records"  # none after the first draw and after a dead round
         paths = curriculum_stage.Paths(
@@ -181,7 +190,7 @@ class Runner:
             records=records if records.exists() else None,
         )
         try:
-            curriculum_stage.run(paths, here, configs["curriculum"], options)
+            curriculum_stage.run(paths, here, configs["curriculum"], self._watched(number, "curriculum"))
         except DataError:
             if not dead_round(here, number):
                 raise
@@ -194,7 +203,7 @@ class Runner:
             model=policy,
             out=here / "checkpoint",
             config=configs["train"],
-            options=options,
+            options=self._watched(number, "train"),
         )
         self._clock.lap("train")
         return str(here / "checkpoint")
@@ -207,9 +216,10 @@ class Runner:
         """Greedy answers to held-out tasks."""
         greedy = dataclasses.replace(self.plan.configs["rollout"], temperature=0.0, n=1, round=0)
         place = here / "heldout" / tasks.name
+        watched = self._watched(int(here.name.rpartition("-")[2]), f"held-out {tasks.name}")
         engine = self._take(policy, greedy)
-        rollout_stage.run(tasks, place / "rollouts", policy, greedy, self.options, engine=engine)
-        score_stage.run(tasks, place / "rollouts", out=place / "scores", config=ScoreConfig(), options=self.options)
+        rollout_stage.run(tasks, place / "rollouts", policy, greedy, watched, engine=engine)
+        score_stage.run(tasks, place / "rollouts", out=place / "scores", config=ScoreConfig(), options=watched)
         return score_metrics(place / "scores")
 
     def _take(self, model: str, config: Any) -> Any:

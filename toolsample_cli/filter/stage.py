@@ -90,6 +90,7 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
     record = {**as_record(config), **options.selection(), "standing before": before}
     inputs = {"scores": score_folder.digest, **({"history": history_folder.digest} if history_folder else {})}
     account.extra["kept"] = 0
+    options.expect(sum(shard.rows for shard in work.scores.shards if options.part.owns(shard.number)))
     with Output(out, schema.GROUPS, record, inputs, options.overwrite, options.part) as output:
         _write_visited(work, output, account)
         _write_carried(work, output, account)
@@ -159,14 +160,15 @@ def _write_visited(work: Work, output: Output, account: Account) -> None:
     for number, frame in _ahead(decided, [s for s in work.scores.shards if work.options.part.owns(s.number)]):
         if not output.done(number):
             output.write(number, frame)
-        account.rows_in += int(frame["n"].sum() + frame["n_error"].sum())
+        rows = int(frame["n"].sum() + frame["n_error"].sum())
+        account.rows_in += rows
         account.rows_out += frame.height
         account.extra["kept"] += int(frame["keep"].sum())
         for row in frame.group_by("keep", "reason").len().sort("reason").iter_rows(named=True):
             output.counts[f"{'kept' if row['keep'] else 'dropped'} {row['reason']}"] += row["len"]
             if not row["keep"]:
                 account.dropped[row["reason"]] = account.dropped.get(row["reason"], 0) + row["len"]
-        work.options.tick(frame.height)
+        work.options.tick(rows)
 
 
 def _ahead(function: Callable[[Shard], T], shards: Sequence[Shard]) -> Iterator[T]:
@@ -191,6 +193,7 @@ def _refuse_rounds(shard: Shard, found: pl.DataFrame, round: int) -> None:
 
 
 def _write_carried(work: Work, output: Output, account: Account) -> None:
+    work.options.phase("carrying groups over")
     for bucket in range(work.carried_shards):
         number = work.first_carried + bucket
         if not work.options.part.owns(number):
@@ -208,7 +211,6 @@ def _write_carried(work: Work, output: Output, account: Account) -> None:
             output.write(number, carried)
         output.counts["carried"] += carried.height
         account.extra["carried"] = account.extra.get("carried", 0) + carried.height
-        work.options.tick(carried.height)
 
 
 def _refuse_later(history: Folder, frame: pl.DataFrame, round: int) -> None:

@@ -72,7 +72,7 @@ def changes(old: Place, new: Place) -> Changes:
     found = Changes(compared=both.height, only_old=before.height - both.height, only_new=after.height - both.height)
     found.settings = _settings(old, new)
     found.further = _further(both) if asked else {}
-    found.mean_old, found.mean_new = both["reward"].mean(), both["reward_new"].mean()
+    found.mean_old, found.mean_new = (_share(both[name]) for name in ("reward", "reward_new"))
     found.exact_old, found.exact_new = (_share(both[name]) for name in ("exact", "exact_new"))
     delta = pl.col("reward_new") - pl.col("reward")
     appeared = pl.col("reward").is_null() & pl.col("reward_new").is_not_null()
@@ -132,7 +132,8 @@ def _further(both: pl.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def _share(values: pl.Series) -> float | None:
-    return values.cast(pl.Float64).mean()
+    mean: float | None = values.cast(pl.Float64).mean()
+    return mean
 
 
 def _reasons(row: dict[str, Any]) -> list[str]:

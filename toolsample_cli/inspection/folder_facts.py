@@ -130,8 +130,8 @@ def summaries(place: Place) -> list[Summary]:
             if summary.name in WORDS or summary.measures == "true":
                 summary.words.update(_words(scan, summary.name))
     for summary in found.values():
-        if summary.name in HISTOGRAMS and summary.low is not None and summary.high > summary.low:
-            summary.histogram = _histogram(place, summary)
+        if summary.name in HISTOGRAMS and summary.low is not None and summary.high is not None:
+            summary.histogram = _histogram(place, summary.name, summary.low, summary.high)
     return list(found.values())
 
 
@@ -172,12 +172,14 @@ def _words(scan: pl.LazyFrame, name: str) -> dict[str, int]:
     return dict(frame.iter_rows())
 
 
-def _histogram(place: Place, summary: Summary) -> list[tuple[float, float, int]]:
-    low, width = summary.low, (summary.high - summary.low) / BINS
+def _histogram(place: Place, name: str, low: float, high: float) -> list[tuple[float, float, int]]:
+    if high <= low:
+        return []
+    width = (high - low) / BINS
     counts: Counter[int] = Counter()
     for file in place.files:
         scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
-        bins = ((pl.col(summary.name) - low) / width).floor().clip(0, BINS - 1).cast(pl.Int32)
+        bins = ((pl.col(name) - low) / width).floor().clip(0, BINS - 1).cast(pl.Int32)
         frame = scan.select(bins.alias("bin")).drop_nulls().group_by("bin").len().collect(engine="streaming")
         counts.update(dict(frame.iter_rows()))
     return [(low + k * width, low + (k + 1) * width, counts[k]) for k in range(BINS)]

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import json
-import re
+import os
+import sys
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from toolsample_cli.inspection.folder_facts import Summary
+from toolsample_cli.terminal import visible
 
+PIPED = 120
+"""Columns where nobody watches: a pipe has no width, and numbers should not be cut for one."""
 LONG = 1600
 """Characters of one text that are shown unless everything is asked for."""
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-def clean(text: str) -> str:
-    """Text with control and invisible characters spelled out, so that no escape sequence reaches the terminal."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+class Screen(Console):
+    """stdout for tables: cells are words and not markup, and a reader that goes away (`| head`) is no failure."""
+
+    def __init__(self) -> None:
+        watched = sys.stdout.isatty() or "COLUMNS" in os.environ
+        super().__init__(highlight=False, markup=False, emoji=False, width=None if watched else PIPED)
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which ends with 0."""
+        raise BrokenPipeError
 
 
 def clip(text: str, full: bool, most: int = LONG) -> Text:
     """Cleaned text, its middle left out when it is long."""
-    text = clean(text)
+    text = visible(text)
     if full or len(text) <= most:
         return Text(text)
     half = most // 2
@@ -56,7 +66,7 @@ def show_facts(console: Console, facts: dict[str, Any]) -> None:
     for name in ("config", "inputs", "counts"):
         if facts[name]:
             pairs = (f"{key} {_short(value)}" for key, value in facts[name].items() if value not in ("", None))
-            lineage.add_row(name, clean(", ".join(pairs)))
+            lineage.add_row(name, visible(", ".join(pairs)))
     console.print(lineage)
     mixed = {"metric", "value"} if "metrics" in facts else set()  # one column of many metrics: each has its own line
     columns = [summary for summary in facts["columns"] if summary.name not in mixed]
@@ -74,7 +84,7 @@ def show_facts(console: Console, facts: dict[str, Any]) -> None:
 def _head(facts: dict[str, Any]) -> Text:
     state = {True: "complete", False: "NOT FINISHED", None: "no manifest"}[facts["complete"]]
     size = facts["bytes"] / 1e6
-    head = Text(clean(facts["path"]), style="bold")
+    head = Text(visible(facts["path"]), style="bold")
     head.append(f"\n{facts['kind'] or 'not one of ours'}", style="bold cyan")
     if facts["meaning"]:
         head.append(f": {facts['meaning']}", style="not bold cyan")
@@ -92,13 +102,13 @@ def _columns(summaries: list[Summary], width: int) -> Table:
     for one in summaries:
         measure = {"value": _type(one.dtype), "true": "share true"}.get(one.measures, one.measures)
         cells = [number(v) for v in (one.low, one.mean, one.high, one.std)]
-        rows.append((clean(one.name), measure, number(one.nulls) if one.nulls else "", *cells))
+        rows.append((visible(one.name), measure, number(one.nulls) if one.nulls else "", *cells))
     return _table(("column", "measure", "null", "min", "mean", "max", "std"), rows, width, texts=2)
 
 
 def _metrics(metrics: list[dict[str, Any]], width: int) -> Table:
     names = ("metric", "steps", "first", "last", "min", "mean", "max")
-    rows = [(clean(one["metric"]), *(number(one[name]) for name in names[1:])) for one in metrics]
+    rows = [(visible(one["metric"]), *(number(one[name]) for name in names[1:])) for one in metrics]
     return _table(names, rows, width, texts=1)
 
 
@@ -108,7 +118,7 @@ def _table(names: tuple[str, ...], rows: list[tuple[str, ...]], width: int, text
     for at, name in enumerate(names):
         longest = max([len(name), *(len(row[at]) for row in rows)])
         floor = None if at < texts else longest
-        justify = "left" if at < texts else "right"
+        justify: JustifyMethod = "left" if at < texts else "right"
         table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", min_width=floor)
     for row in rows:
         table.add_row(*row)
@@ -122,7 +132,7 @@ def _type(dtype: str) -> str:
 def _shares(summary: Summary, width: int) -> Text:
     total = summary.rows or 1
     top = sorted(summary.words.items(), key=lambda item: (-item[1], item[0]))[:8]
-    parts = [f"{clean(word)} {count:,} ({100 * count / total:.0f} %)" for word, count in top]
+    parts = [f"{visible(word)} {count:,} ({100 * count / total:.0f} %)" for word, count in top]
     rest = len(summary.words) - len(top)
     text = Text(f"{summary.name}: ", style="bold")
     text.append(", ".join(parts) + (f", {rest} more" if rest > 0 else ""), style="not bold")

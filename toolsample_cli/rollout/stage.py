@@ -109,7 +109,9 @@ def run(
         account.rows_out, account.wrote = there, Path(out)
         account.extra["nothing to do"] = "all rollouts are there"
         return account
+    options.phase("loading the model")
     backend = engine or open_backend(config.backend, model, config)
+    options.phase("sampling")
     try:
         record = {**record, **backend.describe()}
         if config.texts:

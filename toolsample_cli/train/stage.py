@@ -119,9 +119,11 @@ class _Round:
         # a step checkpoint is taken as a model: the rest of its own round is not this one's
         before = replace(self.before, done=0, metrics=[], records=no_records())
         base = before.base if self.config.lora_rank else None
+        self.options.phase("loading the model")
         loaded = load_policy(self.model, self.config, self.world, base)
         set_threads(loaded, self.config, self.world)
         tokenizer = load_tokenizer(self.model)
+        self.options.phase("reading the batch")
         data = self._data(loaded, tokenizer)
         if before.base and not self.config.lora_rank:
             data.warnings.append(
@@ -131,10 +133,12 @@ class _Round:
         writer = Writer(self.world, self.model, loaded.saved_dtype, self.config.merge)
         run.save = lambda now: self._save(writer, run, now)
         try:
+            self.options.phase("training")
             position = train_round(run)
         finally:
             for tracker in run.trackers:
                 tracker.close()
+        self.options.phase("writing the checkpoint")
         self._count_dead(position, before)
         if self.world.first:
             write_tables(self.out, position, data.facts["rollout_id"])
@@ -177,7 +181,8 @@ class _Round:
         found = self._resumable()
         if self.config.keep:
             self._own_steps(found)
-        run = Run(policy, None, data, config, world, before, packed=loaded.packed, tick=self.options.tick)
+        run = Run(policy, None, data, config, world, before, packed=loaded.packed)
+        run.tick, run.expect = self.options.tick, self.options.expect
         if config.objective == "grpo" and config.old_policy == "recompute":
             score_all(run, policy)
         if found is not None:  # anchors belong to the start of the round, weights to where it stopped

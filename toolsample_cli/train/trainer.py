@@ -17,6 +17,7 @@ import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import StageFailure
+from toolsample_cli.stage import silent
 from toolsample_cli.train.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan
 from toolsample_cli.train.checkpoint import Position
 from toolsample_cli.train.collapse import collapse
@@ -46,7 +47,8 @@ class Run:
     constant: int = 1
     packed: bool = True
     save: Callable[[Position], None] | None = None
-    tick: Callable[[int], None] = lambda _: None
+    tick: Callable[[int], None] = silent
+    expect: Callable[[int], None] = silent
     reference: Policy | None = None
     anchored: bool = False
     spans: Callable[[np.ndarray], np.ndarray] | None = None
@@ -87,6 +89,7 @@ def train_round(run: Run) -> Position:
     order = step_order(len(run.data.groups), run.config, run.position.rounds)
     schedule = schedule_of(run.config)
     run.policy.train()
+    run.expect(sum(len(run.data.groups.outline(n).rollouts) for step in order[run.position.done :] for n in step))
     for index in range(run.position.done, len(order)):
         groups = [run.data.groups.outline(number) for number in order[index]]
         rate = schedule.at(run.position.rounds + index / len(order), run.position.step)
