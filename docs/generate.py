@@ -30,8 +30,10 @@ def settings_table() -> str:
     """Every knob of every command: flag, default, meaning."""
     lines = []
     for stage, config in STAGES.items():
-        lines += [f"**`toolsample {stage}`**", "", "| setting | default | meaning |", "|---|---|---|"]
+        lines += [f"## `toolsample {stage}`", "", "| setting | default | meaning |", "|---|---|---|"]
         for item in dataclasses.fields(config):
+            if item.metadata["group"]:
+                lines.append(f"| **{item.metadata['group']}** | | |")
             choices = item.metadata.get("choices")
             listed = f" ({', '.join(map(str, choices))})" if choices else ""
             default = f"`{item.default}`" if item.default != "" else ""
@@ -55,7 +57,7 @@ def names_table() -> str:
     }
     lines = []
     for title, rows in tables.items():
-        lines += [f"**{title}**", "", "| name | meaning |", "|---|---|"]
+        lines += [f"## {title}", "", "| name | meaning |", "|---|---|"]
         lines += [f"| `{name}` | {meaning.replace('|', '/').replace('<', '&lt;')} |" for name, meaning in rows] + [""]
     return "\n".join(lines)
 

@@ -32,7 +32,7 @@ class FilterConfig:
     )
     metric: str = knob(
         "exact",
-        "what the pass-rate methods count: exactly right completions, or the scaled mean reward",
+        "what pass-rate methods count: exactly right completions, or the scaled mean reward",
         choices=("exact", "reward"),
     )
     state_weight: float = knob(
@@ -41,10 +41,10 @@ class FilterConfig:
     floor: float = knob(0.05, "epsilon: added to every importance, so that nothing is forgotten", low=0.0)
     kappa: float = knob(0.3, "vcrl keeps groups whose scaled variance is at least this", low=0.0, high=1.0)
     drop_flat: bool = knob(
-        False, "leave out groups whose rewards are all equal, whatever the method: they carry no advantage"
+        False, "drop groups whose rewards are all equal, whatever the method: they carry no advantage"
     )
     activation_mean: float = knob(1.0, "selection starts once the mean reward has exceeded this ...")
-    activation_batches: int = knob(7, "... for so many consecutive batches; 0: from the start", low=0)
+    activation_batches: int = knob(7, "... for this many consecutive batches; 0: from the start", low=0)
     activation_tasks: int = knob(0, "tasks in one such batch; 0: a round is one batch", low=0)
 
 
@@ -55,16 +55,22 @@ class CurriculumConfig:
     tasks_per_round: int = knob(64, "tasks drawn for the next round", low=1)
     draw: str = knob(
         "auto",
-        "how tasks are drawn; `auto` as the filter's method wants it",
+        "how tasks are drawn; `auto`: as the filter's method asks for",
         choices=("auto", "epochs", "importance", "rank"),
     )
     mix: str = knob(
-        "", "shares of the draw, as in `category:simple=0.5,parallel=0.2` or `source:a=1,b=1`; the rest is free"
+        "",
+        "shares of the draw, as in `category:simple=0.5,parallel=0.2` or `source:a=1,b=1`; what is left is drawn freely",
     )
-    weighting: str = knob("weights", "task-based curriculum (TDCL)", choices=("weights", "stage", "sample", "none"))
+    weighting: str = knob(
+        "weights",
+        "how sub-tasks are weighed (TDCL)",
+        group="Task-based curriculum",
+        choices=("weights", "stage", "sample", "none"),
+    )
     mastery: str = knob(
         "scores",
-        "what tells mastery: the scores, or the share of training loss on a sub-task's tokens (needs --records)",
+        "what mastery is measured by: the scores, or the share of training loss on a sub-task's tokens (needs --records)",
         choices=("scores", "loss"),
     )
     decay: float = knob(0.9, "rho: inertia of the mastery average", low=0.0, high=1.0)
@@ -72,33 +78,39 @@ class CurriculumConfig:
     weight_low: float = knob(0.5, "smallest weight of a sub-task", low=0.0)
     weight_high: float = knob(2.0, "largest weight of a sub-task", low=0.0)
     stage_at: float = knob(
-        0.9, "weighting = stage: mastery of a sub-task from which the next one may start", low=0.0, high=1.0
+        0.9, "weighting stage: mastery of a sub-task at which the next one may start", low=0.0, high=1.0
     )
-    stage_rounds: int = knob(7, "weighting = stage: rounds in a row it must last", low=1)
+    stage_rounds: int = knob(7, "weighting stage: consecutive rounds for which that must hold", low=1)
     hard: str = knob(
-        "keep", "what happens to tasks without a correct completion", choices=("keep", "drop", "fewshot", "hint")
+        "keep",
+        "what happens to tasks without a correct completion",
+        choices=("keep", "drop", "fewshot", "hint"),
+        group="Hard tasks and demonstrations",
     )
-    hard_after: int = knob(10, "completions in a row, over visits, without a correct one that make a task hard", low=1)
-    hard_share: float = knob(
-        0.25, "share of a draw that hard tasks waiting in few-shot form take first", low=0.0, high=1.0
+    hard_after: int = knob(
+        10, "consecutive completions, over visits, without a correct one that make a task hard", low=1
     )
-    shots_step: int = knob(2, "demonstrations added to a hard task", low=1)
+    hard_share: float = knob(0.25, "largest share of a draw that waiting few-shot tasks take", low=0.0, high=1.0)
+    shots_step: int = knob(2, "demonstrations added to a hard task at a time", low=1)
     shots_max: int = knob(4, "most demonstrations of one task", low=1)
-    fade_at: float = knob(0.8, "share correct from which demonstrations are taken away again", low=0.0, high=1.0)
+    fade_at: float = knob(
+        0.8, "share of correct completions at which demonstrations are taken away again", low=0.0, high=1.0
+    )
     demo_source: str = knob(
         "gold",
-        "demonstrations: gold answers of other tasks, or only of tasks the model solved itself, with its own thoughts",
+        "demonstrations: gold answers of other tasks, or answers of tasks that the model solved itself, with its thoughts",
         choices=("gold", "own"),
     )
     demo_for: str = knob(
         "all",
-        "hard tasks that get demonstrations; demonstrations that decline give away that a task wants no call",
+        "which hard tasks get demonstrations; one that declines gives away that a task wants no call",
         choices=("all", "calls"),
     )
-    demo_tokens: int = knob(1024, "budget of one prompt's demonstrations, in tokens of about 4 bytes", low=1)
+    demo_tokens: int = knob(1024, "budget for the demonstrations of one prompt, in tokens of about 4 bytes", low=1)
     reward: str = knob(
         "",
-        "train on this further reward (of `score --rewards` or `--component`) in place of the weighted one; selection stays with the base reward",
+        "train on this further reward (of `score --rewards` or `--component`) instead of the weighted one; selection keeps the base reward",
+        group="Reward and draw",
     )
-    bonus: float = knob(0.0, "self-exemplifying bonus (0.01 in ToolExpander); 0 is off", low=0.0)
+    bonus: float = knob(0.0, "bonus for self-made examples (0.01 in ToolExpander); 0 is off", low=0.0)
     seed: int = knob(0, "seed of the draw", low=0)

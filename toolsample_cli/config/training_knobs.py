@@ -13,84 +13,96 @@ class TrainConfig:
 
     objective: str = knob("grpo", "grpo: from scored rollouts; sft: gold answers of tasks", choices=("grpo", "sft"))
     loss: str = knob("dapo", "policy loss", choices=("grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"))
-    lr: float = knob(1e-6, "initial learning rate", low=0.0)
+    lr: float = knob(1e-6, "initial learning rate", low=0.0, group="Learning rate and steps")
     lr_schedule: str = knob(
         "exponential", "learning rate over rounds", choices=("exponential", "constant", "cosine", "linear")
     )
     lr_decay: float = knob(
-        0.7, "gamma of the exponential decay, per round (ToolExpander; value is our reading)", low=0.0, high=1.0
+        0.7, "gamma of the exponential decay, per round (ToolExpander; the value is our reading)", low=0.0, high=1.0
     )
     lr_decay_unit: str = knob("round", "what gamma counts", choices=("round", "step"))
     lr_floor: float = knob(1e-7, "smallest learning rate", low=0.0)
     lr_horizon: float = knob(10.0, "rounds until cosine and linear reach their end", low=0.01)
     warmup_steps: int = knob(0, "optimizer steps of linear warm-up", low=0)
-    steps: int = knob(4, "optimizer steps a round; the batch is cut into so many mini-batches of whole groups", low=1)
+    steps: int = knob(4, "optimizer steps per round; the batch is cut into as many mini-batches of whole groups", low=1)
     epochs: int = knob(1, "passes over the batch", low=1)
-    clip_low: float = knob(0.2, "ratio clipped below 1 - clip_low", low=0.0, high=1.0)
+    clip_low: float = knob(0.2, "ratio clipped below 1 - clip_low", low=0.0, high=1.0, group="Loss")
     clip_high: float = knob(0.28, "ratio clipped above 1 + clip_high", low=0.0)
-    dual_clip: float = knob(3.0, "largest ratio that a negative advantage is multiplied with; 0: off", low=0.0)
-    cispo_cap: float = knob(5.0, "cispo: absolute upper bound of the ratio (not 1 + something), no lower one", low=0.0)
+    dual_clip: float = knob(3.0, "largest ratio that a negative advantage is multiplied by; 0 is off", low=0.0)
+    cispo_cap: float = knob(
+        5.0, "cispo: upper bound of the ratio itself (not of its distance from 1); there is no lower one", low=0.0
+    )
     loss_divide: str = knob(
         "auto",
-        "what the summed loss is divided by, over the whole step; auto: as the loss was published",
+        "what the summed loss of a step is divided by; `auto`: as the loss was published",
         choices=("auto", "tokens", "rollouts", "constant"),
     )
     kl: float = knob(0.0, "coefficient of the KL term against the reference", low=0.0)
-    kl_kind: str = knob("k3", "estimator of the KL a token", choices=("k1", "k2", "k3"))
-    reference: str = knob("", "reference policy of the KL term; with lora and none given: the model without adapter")
+    kl_kind: str = knob("k3", "estimator of the KL per token", choices=("k1", "k2", "k3"))
+    reference: str = knob("", "reference policy of the KL term (default with an adapter: the model without it)")
     entropy_bonus: float = knob(0.0, "coefficient of the entropy in the loss", low=0.0)
     old_policy: str = knob(
         "stored",
-        "what the ratio is taken against: stored logprobs, or this model's own at the start of the round (decoupled)",
+        "what the ratio is taken against: the stored logprobs, or this model's own at the start of the round (decoupled)",
         choices=("stored", "recompute"),
     )
-    is_cap: float = knob(2.0, "recompute: largest importance weight of recomputed over stored; 0: no weight", low=0.0)
+    is_cap: float = knob(2.0, "recompute: largest importance weight of recomputed over stored; 0: no weights", low=0.0)
     is_mode: str = knob(
         "truncate", "recompute: weights above the cap are cut to it or masked", choices=("truncate", "mask")
     )
-    max_grad_norm: float = knob(1.0, "gradient clipping; 0 is off", low=0.0)
+    max_grad_norm: float = knob(1.0, "norm that gradients are clipped to; 0 is off", low=0.0)
     weight_decay: float = knob(0.0, "AdamW's weight decay", low=0.0)
-    lora_rank: int = knob(0, "train an adapter of this rank instead of all weights (needs peft); 0: off", low=0)
+    lora_rank: int = knob(
+        0, "train an adapter of this rank instead of all weights (needs peft); 0 is off", low=0, group="Adapter"
+    )
     lora_alpha: float = knob(32.0, "scale of the adapter: alpha / rank", low=0.0)
     lora_targets: str = knob("all-linear", "comma-separated names of adapted layers; all-linear: all but the head")
     lora_4bit: bool = knob(
-        False, "lora: keep the base's linear layers in 4 bits (QLoRA; needs toolsample[qlora], one device)"
+        False, "keep the base's linear layers in 4 bits (QLoRA; needs toolsample[qlora], one device)"
     )
-    merge: bool = knob(True, "lora: the checkpoint holds merged weights, so that any engine loads it")
-    loss_length: int = knob(0, "constant length that dr_grpo divides by; 0: max_new_tokens of the rollouts", low=0)
-    max_refused: int = knob(
-        3, "steps with a non-finite gradient are skipped; so many of them end the round; 0: never", low=0
+    merge: bool = knob(True, "store merged weights, so that any engine loads the checkpoint")
+    loss_length: int = knob(
+        0,
+        "constant length that dr_grpo divides by; 0: max_new_tokens of the rollouts",
+        low=0,
+        group="Advantage and masks",
     )
+    max_refused: int = knob(3, "skipped steps (gradient not finite) after which the round fails; 0: never", low=0)
     advantage: str = knob(
         "group_std",
         "how rewards become advantages",
         choices=("group_std", "group_std_floor", "group_mean", "leave_one_out", "gdpo"),
     )
-    mask_truncated: bool = knob(False, "leave completions that ran out of tokens out of the loss")
+    mask_truncated: bool = knob(False, "leave truncated completions out of the loss")
     bonus_mode: str = knob(
-        "std_floor", "self-exemplifying bonus and the group's std", choices=("literal", "excluded", "std_floor")
+        "std_floor",
+        "how the bonus for self-made examples enters the group's std",
+        choices=("literal", "excluded", "std_floor"),
     )
     token_budget: int = knob(
-        0, "token slots in one micro-batch; bounds memory; 0: 2,048 on CPU, where caches are small, else 16,384", low=0
+        0,
+        "token slots in one micro-batch, which bounds memory; 0: 2,048 on CPU, where caches are small, else 16,384",
+        low=0,
+        group="Memory, saving and logging",
     )
     layout: str = knob(
         "auto",
-        "packed: the prompt once a group, completions behind it; padded: one row a rollout; auto: packed where the model allows it",
+        "packed: one prompt per group, completions behind it; padded: one row per rollout; auto: packed where the model allows it",
         choices=("auto", "packed", "padded"),
     )
-    gradient_checkpointing: bool = knob(False, "keep fewer activations and compute them again")
+    gradient_checkpointing: bool = knob(False, "recompute activations instead of keeping them")
     save_every: int = knob(0, "optimizer steps between saved states of an unfinished round; 0: none", low=0)
-    keep: int = knob(0, "newest saved steps that stay as model folders OUT.step-NUMBER; 0: none", low=0)
+    keep: int = knob(0, "newest saved steps to keep as model folders OUT.step-NUMBER; 0: none", low=0)
     subtasks: bool = knob(True, "record each rollout's share of the loss on tool names, parameter names and values")
-    stop_on_collapse: bool = knob(False, "end with an error when the collapse alarm rings")
+    stop_on_collapse: bool = knob(False, "fail when the collapse alarm rings")
     track: str = knob("", "trackers to log to, comma-separated: tensorboard, wandb, trackio")
-    threads: int = knob(0, "CPU threads; 0: one for models below 20 million parameters, else torch's choice", low=0)
+    threads: int = knob(0, "CPU threads; 0: one for models below 20 million parameters, else what torch chooses", low=0)
     seed: int = knob(0, "order of the groups", low=0)
     dtype: str = knob(
-        "auto", "weights' type; `auto`: float32 on CPU, bfloat16 on GPU", choices=("auto", "float32", "bfloat16")
+        "auto", "type of the weights; `auto`: float32 on CPU, bfloat16 on GPU", choices=("auto", "float32", "bfloat16")
     )
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
-    allow_test_data: bool = knob(False, "train on rows marked as benchmark test data")
+    allow_test_data: bool = knob(False, "train even on rows marked as benchmark test data")
 
 
 @dataclass(frozen=True)
@@ -102,27 +114,31 @@ class EvalConfig:
         "simple_python,multiple,parallel,parallel_multiple,irrelevance", "comma-separated categories or groups"
     )
     protocol: str = knob(
-        "hermes", "how the model is asked and writes its calls; `prompting` is BFCL's own prompt and Python calls"
+        "hermes", "how the model is asked and writes its calls; `prompting`: BFCL's own prompt and Python calls"
     )
     backend: str = knob(
         "transformers",
-        "engine that answers; openai is any compatible server",
+        "engine that answers; openai: any compatible server",
         choices=("transformers", "vllm", "openai"),
     )
-    base_url: str = knob("", "backend openai: the server's address, as in http://localhost:8000/v1")
-    concurrency: int = knob(16, "backend openai: requests under way at once", low=1)
+    base_url: str = knob("", "address of the server, as in http://localhost:8000/v1", group="Server (--backend openai)")
+    concurrency: int = knob(16, "requests in flight", low=1)
     dots: str = knob(
-        "underscore", "backend openai: dots in function names, which the API forbids", choices=("underscore", "keep")
+        "underscore", "what becomes of dots in function names, which the API forbids", choices=("underscore", "keep")
     )
-    self_examples: bool = knob(False, "ask for self-made examples inside the thought, as `rollout` does")
-    prompt_like: str = knob("", "protocol rlla: tasks whose system prompt is used, those the model was trained on")
+    self_examples: bool = knob(
+        False, "ask for self-made examples inside the thought, as `rollout` does", group="Prompts, limits and devices"
+    )
+    prompt_like: str = knob(
+        "", "protocol rlla: folder of tasks whose system prompt is used, those the model was trained on"
+    )
     max_new_tokens: int = knob(512, "longest answer in tokens", low=1)
-    seconds: float = knob(20.0, "longest the checker may take over one answer; beyond it the answer is wrong", low=0.1)
-    megabytes: int = knob(2048, "memory of the checker's process", low=256)
+    seconds: float = knob(20.0, "seconds the checker may spend on one answer; beyond that the answer is wrong", low=0.1)
+    megabytes: int = knob(2048, "memory of the checker's process in MB", low=256)
     scorer_python: str = knob(
-        "", "interpreter (3.10 to 3.12) to build the checker's environment from; default: this one"
+        "", "interpreter (3.10 to 3.12) to build the checker's environment from (default: this one)"
     )
-    dtype: str = knob("auto", "weights' type", choices=("auto", "float32", "bfloat16", "float16"))
+    dtype: str = knob("auto", "type of the weights", choices=("auto", "float32", "bfloat16", "float16"))
     device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
     batch_tokens: int = knob(32768, "tokens generated together (transformers)", low=1)
 
@@ -134,15 +150,13 @@ class RunConfig:
     corpus: str = knob("", "folder of task shards to draw from")
     model: str = knob("", "policy to start from: folder or hub id")
     rounds: int = knob(8, "rounds of rollout, score, filter, curriculum, train", low=0)
-    heldout: str = knob("", "comma-separated folders of held-out tasks, answered greedily")
+    heldout: str = knob("", "folders of held-out tasks, comma-separated, answered greedily")
     evaluate_every: int = knob(1, "rounds between held-out evaluations; 0: only at the end", low=0)
-    seeds: str = knob("0", "comma-separated seeds; each is a run of its own")
-    max_rollouts: int = knob(0, "stop once so many completions were sampled; 0 is off", low=0)
-    max_minutes: float = knob(
-        0.0, "stop at the end of the round in which so many minutes have passed; 0 is off", low=0.0
-    )
+    seeds: str = knob("0", "seeds, comma-separated; each is a run of its own")
+    max_rollouts: int = knob(0, "stop once this many completions were sampled; 0 is off", low=0)
+    max_minutes: float = knob(0.0, "stop after the round in which this many minutes have passed; 0 is off", low=0.0)
     target_exact: float = knob(
-        0.0, "stop once the first held-out set is answered exactly this often; 0 is off", low=0.0, high=1.0
+        0.0, "stop once this share of the first held-out set is answered exactly right; 0 is off", low=0.0, high=1.0
     )
     stop_on_collapse: bool = knob(False, "stop when held-out exact match falls below half of its best")
-    keep_checkpoints: int = knob(1, "checkpoints kept a run, the newest; 0 keeps all", low=0)
+    keep_checkpoints: int = knob(1, "newest checkpoints to keep per run; 0 keeps all", low=0)
