@@ -105,17 +105,17 @@ def measure_transformers(model: Path, arguments: argparse.Namespace, device: str
     """Both layouts in the default type, then the agreement with a plain forward pass in float32."""
     from toolsample_cli.config import RolloutConfig
     from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt
-    from toolsample_cli.rollout.types import Sampling, open_backend
+    from toolsample_cli.rollout.types import Sampling, open_engine
 
     config = RolloutConfig(max_new_tokens=arguments.max_new_tokens, device=device, batch_tokens=1 << 18)
     sampling, requests, found = Sampling.of(config), requests_of(arguments), {}
-    engine = open_backend("transformers", str(model), config)
+    engine = open_engine("transformers", str(model), config)
     found["layout_taken"] = engine.describe()["layout"]
     for name, layout in (("shared", SharedPrompt), ("repeated", Repeated)):
         engine.state_class = layout
         found[f"tokens_per_s_{name}"] = round(timed(engine, requests, sampling, device)[0])
     engine.close()
-    exact = open_backend("transformers", str(model), RolloutConfig(max_new_tokens=32, device=device, dtype="float32"))
+    exact = open_engine("transformers", str(model), RolloutConfig(max_new_tokens=32, device=device, dtype="float32"))
     for name, layout in (("shared", SharedPrompt), ("repeated", Repeated)):
         exact.state_class = layout
         found[f"float32_worst_logprob_gap_{name}"] = _worst_gap(exact, requests[: 4 * arguments.n], Sampling.of(config))
@@ -144,11 +144,11 @@ def measure_vllm(model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     from vllm import SamplingParams
 
     from toolsample_cli.config import RolloutConfig
-    from toolsample_cli.rollout.types import Sampling, open_backend
+    from toolsample_cli.rollout.types import Sampling, open_engine
 
     config = RolloutConfig(backend="vllm", max_new_tokens=arguments.max_new_tokens, gpu_memory=0.6)
     began = time.perf_counter()
-    engine = open_backend("vllm", str(model), config)
+    engine = open_engine("vllm", str(model), config)
     opened = time.perf_counter() - began
     requests, sampling = requests_of(arguments), Sampling.of(config)
     prompts = [{"prompt_token_ids": list(r.prompt_ids)} for r in requests]

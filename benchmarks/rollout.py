@@ -95,12 +95,12 @@ def measure_transformers(arguments: argparse.Namespace, folder: Path) -> dict[st
     import torch
 
     from toolsample_cli.config import RolloutConfig
-    from toolsample_cli.rollout.types import Sampling, open_backend
+    from toolsample_cli.rollout.types import Sampling, open_engine
 
     torch.set_num_threads(1)
     started = time.process_time()
     config = RolloutConfig(n=arguments.n, max_new_tokens=arguments.max_new_tokens)
-    engine = open_backend("transformers", arguments.model, config)
+    engine = open_engine("transformers", arguments.model, config)
     opened = time.process_time() - started
     requests, sampling = _requests(arguments, folder, engine.chat), Sampling.of(config)
     ours, plain = [], []
@@ -195,10 +195,10 @@ def measure_vllm(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from vllm import SamplingParams
 
     from toolsample_cli.config import RolloutConfig
-    from toolsample_cli.rollout.types import Sampling, open_backend
+    from toolsample_cli.rollout.types import Sampling, open_engine
 
     config = RolloutConfig(n=arguments.n, backend="vllm", max_new_tokens=arguments.max_new_tokens)
-    engine = open_backend("vllm", arguments.model, config)
+    engine = open_engine("vllm", arguments.model, config)
     requests, sampling = _requests(arguments, folder, engine.chat), Sampling.of(config)
     prompts = [{"prompt_token_ids": list(r.prompt_ids)} for r in requests]
     params = [

@@ -16,8 +16,8 @@ from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt, prefill_slices
 from toolsample_cli.rollout.engines.model_defaults import with_model_settings
 from toolsample_cli.rollout.engines.token_sampling import draw, log_distribution, uniforms
-from toolsample_cli.rollout.engines.transformers import TransformersBackend
-from toolsample_cli.rollout.types import BACKENDS, Backend, Request, Sampling, open_backend, rollout_seed
+from toolsample_cli.rollout.engines.transformers import TransformersEngine
+from toolsample_cli.rollout.types import ENGINES, Engine, Request, Sampling, open_engine, rollout_seed
 
 CONFIG = RolloutConfig(max_new_tokens=48, batch_tokens=8192)
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    return open_backend("transformers", str(folder), CONFIG)
+    return open_engine("transformers", str(folder), CONFIG)
 
 
 SAMPLINGS = {
@@ -70,7 +70,7 @@ def test_stored_logprobs_equal_a_plain_forward_pass(engine, layout, knobs):
 def test_the_tiny_model_uses_the_shared_layout(engine):
     """Otherwise the tests above would compare one layout with itself."""
     assert engine.state_class is SharedPrompt and engine.describe()["layout"] == "shared prompt"
-    assert isinstance(engine, Backend)
+    assert isinstance(engine, Engine)
 
 
 def test_layers_with_a_window_keep_the_model_librarys_cache(tmp_path):
@@ -82,7 +82,7 @@ def test_layers_with_a_window_keep_the_model_librarys_cache(tmp_path):
     settings = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     shape = {**settings, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 420, "sliding_window": 24}
     Gemma2ForCausalLM(Gemma2Config(**shape, eos_token_id=2, pad_token_id=0)).save_pretrained(path)
-    backend = TransformersBackend(path, CONFIG)
+    backend = TransformersEngine(path, CONFIG)
     assert backend.describe()["layout"] == "repeated prompt"
     requests, sampling = wanted(backend.chat, tasks=4, n=2), Sampling.of(CONFIG)
     for completion, request in zip(
@@ -167,24 +167,24 @@ def test_greedy_equals_generate(engine):
 def test_new_weights_are_taken_in_place(folder, engine, tmp_path):
     """After the swap the engine generates as one opened on the new weights would."""
     other = tiny_model(tmp_path, seed=7)
-    mine = TransformersBackend(folder, CONFIG)
-    fresh = TransformersBackend(other, CONFIG)
+    mine = TransformersEngine(folder, CONFIG)
+    fresh = TransformersEngine(other, CONFIG)
     requests = wanted(engine.chat, tasks=3)
     expected = list(fresh.generate(requests, Sampling.of(CONFIG)))
     assert list(mine.generate(requests, Sampling.of(CONFIG))) != expected
     mine.load_weights(str(other))
     assert list(mine.generate(requests, Sampling.of(CONFIG))) == expected
     assert mine.digest == fresh.digest and mine.policy == str(other)
-    mine.load_weights(TransformersBackend(folder, CONFIG).model.state_dict())
+    mine.load_weights(TransformersEngine(folder, CONFIG).model.state_dict())
     again = list(mine.generate(requests, Sampling.of(CONFIG)))
-    assert again == list(TransformersBackend(folder, CONFIG).generate(requests, Sampling.of(CONFIG)))
+    assert again == list(TransformersEngine(folder, CONFIG).generate(requests, Sampling.of(CONFIG)))
     with pytest.raises(ConfigError, match="not weights of this model"):
         mine.load_weights({"lm_head.weight": torch.zeros(2, 2)})
 
 
 def test_completions_end_at_the_models_last_position(tmp_path):
     """A prompt near the limit leaves room for a few tokens; the engine says length."""
-    backend = TransformersBackend(tiny_model(tmp_path, max_position_embeddings=140), CONFIG)
+    backend = TransformersEngine(tiny_model(tmp_path, max_position_embeddings=140), CONFIG)
     prompt = backend.chat.prompt_ids(task_row(0))
     assert len(prompt) < backend.max_prompt_tokens == 139
     requests = [Request("a", prompt, s, rollout_seed(0, "a", 0, s)) for s in range(16)]
@@ -194,7 +194,7 @@ def test_completions_end_at_the_models_last_position(tmp_path):
 
 def test_non_finite_logits_are_rows_with_an_error(folder):
     """A broken checkpoint is named, not sampled from."""
-    backend = TransformersBackend(folder, CONFIG)
+    backend = TransformersEngine(folder, CONFIG)
     with torch.no_grad():
         backend.model.lm_head.weight[5] = float("nan")
     done = list(backend.generate(wanted(backend.chat, tasks=2), Sampling.of(CONFIG)))
@@ -284,12 +284,12 @@ def test_seeds_are_63_bits_and_depend_on_every_part():
 
 def test_the_table_of_engines(folder):
     """Unknown names get the nearest one; a bad device is a config error; a folder without weights a data error."""
-    assert set(BACKENDS) == {"transformers", "vllm", "openai", "replay"}
+    assert set(ENGINES) == {"transformers", "vllm", "openai", "replay"}
     with pytest.raises(ConfigError, match="unknown backend 'transfomers'") as caught:
-        open_backend("transfomers", "x", CONFIG)
+        open_engine("transfomers", "x", CONFIG)
     assert "transformers" in caught.value.hint
     with pytest.raises(ConfigError, match=r"not available here|not a device"):
-        open_backend("transformers", str(folder), dataclasses.replace(CONFIG, device="xpuu"))
+        open_engine("transformers", str(folder), dataclasses.replace(CONFIG, device="xpuu"))
 
 
 def test_a_folder_without_weights_is_named(folder, tmp_path):
@@ -297,7 +297,7 @@ def test_a_folder_without_weights_is_named(folder, tmp_path):
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(DataError, match="no causal model could be loaded"):
-        open_backend("transformers", str(tmp_path), CONFIG)
+        open_engine("transformers", str(tmp_path), CONFIG)
 
 
 def test_replay_gives_texts_by_sample(folder, tmp_path):
@@ -307,13 +307,13 @@ def test_replay_gives_texts_by_sample(folder, tmp_path):
         '{"task_id": "t00000", "text": "a"}\n{"task_id": "t00000", "text": "b"}\n'
         '{"task_id": "t00001", "sample": 1, "text": "c"}\n'
     )
-    backend = open_backend("replay", str(folder), dataclasses.replace(CONFIG, texts=str(texts)))
+    backend = open_engine("replay", str(folder), dataclasses.replace(CONFIG, texts=str(texts)))
     done = {(c.key, c.sample): c for c in backend.generate(wanted(backend.chat, tasks=2, n=2), Sampling())}
     assert [done["t00000", s].text for s in (0, 1)] == ["a", "b"]
     assert done["t00001", 0].error == "replay: no text for this sample"
     assert backend.chat.text(done["t00001", 1].completion_ids) == "c"
     assert done["t00001", 1].ids_from_text and done["t00001", 1].logprobs is None
-    gold = open_backend("replay", None, CONFIG)
+    gold = open_engine("replay", None, CONFIG)
     assert gold.chat is None
     (only,) = gold.generate([Request("x", [], 0, 0, "right")], Sampling())
     assert (only.text, list(only.completion_ids)) == ("right", [])
@@ -332,4 +332,4 @@ def test_bad_replay_files_are_named(tmp_path, line, message):
     path = tmp_path / "texts.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(DataError, match=message):
-        open_backend("replay", None, dataclasses.replace(CONFIG, texts=str(path)))
+        open_engine("replay", None, dataclasses.replace(CONFIG, texts=str(path)))

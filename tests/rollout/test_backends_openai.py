@@ -16,11 +16,11 @@ from support.tiny_model import task_row, tiny_model
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, StageFailure
-from toolsample_cli.rollout.engines import server_pool
-from toolsample_cli.rollout.engines.server_pool import Failed, GaveUp, Pool, Server
-from toolsample_cli.rollout.engines.transformers import TransformersBackend
+from toolsample_cli.rollout.engines import server_client
+from toolsample_cli.rollout.engines.server_client import Client, Failed, GaveUp, Query
+from toolsample_cli.rollout.engines.transformers import TransformersEngine
 from toolsample_cli.rollout.stage import run
-from toolsample_cli.rollout.types import Sampling, open_backend
+from toolsample_cli.rollout.types import Sampling, open_engine
 from toolsample_cli.stage import Options
 
 BASE = RolloutConfig(n=2, backend="openai", max_new_tokens=8, concurrency=8, retries=3, timeout=30.0, tasks_per_shard=4)
@@ -33,14 +33,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    return TransformersBackend(folder, RolloutConfig(max_new_tokens=16))
+    return TransformersEngine(folder, RolloutConfig(max_new_tokens=16))
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Backoff in hundredths of a second; what is tested is its logic."""
-    monkeypatch.setattr(server_pool, "BACKOFF", 0.01)
-    monkeypatch.setattr(server_pool, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(server_client, "BACKOFF", 0.01)
+    monkeypatch.setattr(server_client, "LONGEST_PAUSE", 0.1)
 
 
 def config(folder, *fakes: Fake, **changes) -> RolloutConfig:
@@ -53,7 +53,7 @@ def test_conformance_with_a_token_exact_server(folder, engine, knobs):
     """Prompt ids go out, ids and logprobs come back, and a plain forward pass confirms them."""
     with Fake(engine) as fake:
         settings = config(folder, fake, **knobs)
-        backend = open_backend("openai", "tiny", settings)
+        backend = open_engine("openai", "tiny", settings)
         assert backend.describe()["dialect"] == "tokens" and backend.describe()["logprobs"] == "processed"
         assert backend.max_prompt_tokens == 2047
         requests, sampling = wanted(engine.chat, tasks=4, n=2), Sampling.of(settings)
@@ -88,10 +88,9 @@ def test_a_request_is_sent_once_over_a_kept_connection():
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        asked = Server(f"http://127.0.0.1:{server.server_port}/v1")
-        pool = Pool([asked], attempts=1, timeout=30)
-        assert all(pool.ask("a", "/x", i, lambda reply: reply) == {} for i in range(5))
-        asked._drop()
+        client = Client(dataclasses.replace(BASE, base_url=f"http://127.0.0.1:{server.server_port}/v1"))
+        assert all(client.ask(Query("a", "/x", json.dumps(i).encode(), lambda reply: reply)) == {} for i in range(5))
+        client.close()
         server.shutdown()
     assert seen == [0, 1, 2, 3, 4] and len(connections) == 1
 
@@ -107,7 +106,7 @@ def test_raw_logprobs_are_found_out(folder, engine):
     with Fake(engine) as fake:
         for fake.logprobs_mode, names in expected.items():
             for knobs, name in zip(({}, cool, cut), names, strict=True):
-                assert open_backend("openai", "tiny", config(folder, fake, **knobs)).describe()["logprobs"] == name
+                assert open_engine("openai", "tiny", config(folder, fake, **knobs)).describe()["logprobs"] == name
 
 
 @pytest.mark.parametrize("knobs", [{}, {"temperature": 0.7}, {"top_p": 0.8}], ids=["T=1", "T=0.7", "top-p"])
@@ -115,7 +114,7 @@ def test_sglangs_own_endpoint(folder, engine, knobs):
     """Its form as documented, from a server of ours: ids in, ids and logprobs out, and what the logprobs are of."""
     with Fake(engine, style="sglang") as fake:
         settings = config(folder, fake, stop='["zzz"]', **knobs)
-        backend = open_backend("openai", "tiny", settings)
+        backend = open_engine("openai", "tiny", settings)
         said = backend.describe()
         assert (said["dialect"], said["logprobs"]) == (
             "generate",
@@ -136,12 +135,12 @@ def test_sglangs_own_endpoint(folder, engine, knobs):
 def test_a_text_server_gives_ids_from_text(folder, engine):
     """Unknown fields are left out after a 422, ids are re-made and marked, logprobs kept only where tokens agree."""
     with Fake(engine, style="text") as fake:
-        backend = open_backend("openai", "tiny", config(folder, fake))
+        backend = open_engine("openai", "tiny", config(folder, fake))
         assert backend.describe()["dialect"] == "text (standard fields only)"
         requests = wanted(engine.chat, tasks=4, n=2)
         done = list(backend.generate(requests, Sampling.of(BASE)))
         with pytest.raises(StageFailure, match="no known way") as caught:
-            open_backend("openai", "tiny", config(folder, fake, top_k=5))
+            open_engine("openai", "tiny", config(folder, fake, top_k=5))
     assert "top_k" in str(caught.value) + caught.value.hint
     assert len(done) == 8 and all(c.ids_from_text and c.error is None for c in done)
     for completion in done:
@@ -170,7 +169,7 @@ def test_a_fault_now_and_then_is_healed_by_another_attempt(folder, engine, fault
     """Every third request fails once; every row is good in the end and equal to the undisturbed one."""
     with Fake(engine) as fake:
         timeout = 2.0 if fault == "stall" else 30.0
-        backend = open_backend("openai", "tiny", config(folder, fake, timeout=timeout))
+        backend = open_engine("openai", "tiny", config(folder, fake, timeout=timeout))
         requests = wanted(engine.chat, tasks=3, n=2)
         undisturbed = {(c.key, c.sample): c for c in backend.generate(requests, Sampling.of(BASE))}
         hit: set[int] = set()
@@ -200,7 +199,7 @@ def test_a_fault_that_stays_is_a_row_with_its_name(folder, engine, tmp_path, fau
         assert set(bad["task_id"]) == {"t00001", "t00004"} and bad.height == 4
         assert account.exit_code == 1 and account.dropped == {"server": 4}
         words = {
-            "500": "HTTP 500", "429": "HTTP 429", "stall": "TimeoutError", "cut": "IncompleteRead",
+            "500": "HTTP 500", "429": "HTTP 429", "stall": "TimeoutError", "cut": "RemoteProtocolError",
             "garbage": "not JSON", "no choice": "asked for 1 choice, got 0", "two choices": "asked for 1 choice, got 2",
             "short logprobs": "logprobs for", "other prompt": "changed the prompt", "no reason": "no finish_reason",
         }  # fmt: skip
@@ -212,7 +211,7 @@ def test_a_fault_that_stays_is_a_row_with_its_name(folder, engine, tmp_path, fau
 
 def test_a_server_that_dies_ends_the_run(folder, engine, tmp_path, monkeypatch):
     """Rows until then are kept, the others name the failure, and a rerun against a new server completes them."""
-    monkeypatch.setattr(server_pool, "DEAD_AFTER", 0.5)
+    monkeypatch.setattr(server_client, "DEAD_AFTER", 0.5)
     tasks = write_tasks(tmp_path / "tasks", [task_row(i, "weather " * (1 + i)) for i in range(8)])
     with Fake(engine) as second:
         first = Fake(engine)
@@ -233,7 +232,7 @@ def test_several_servers_share_the_work_and_one_may_be_dead(folder, engine):
     """Tasks keep to one server while both live; with one of them down everything goes to the other."""
     requests = wanted(engine.chat, tasks=12, n=2)
     with Fake(engine) as one, Fake(engine) as two:
-        backend = open_backend("openai", "tiny", config(folder, one, two))
+        backend = open_engine("openai", "tiny", config(folder, one, two))
         good = {(c.key, c.sample): c for c in backend.generate(requests, Sampling.of(BASE))}
         assert len(one.seen) > 4 and len(two.seen) > 4
         one.faults = lambda number, body: "500"
@@ -247,34 +246,38 @@ def test_wrong_names_and_absent_servers_are_said_at_once(folder, engine):
     """Before anything is written."""
     with Fake(engine) as fake:
         with pytest.raises(ConfigError, match="no model 'tinny' at the server") as caught:
-            open_backend("openai", "tinny", config(folder, fake))
+            open_engine("openai", "tinny", config(folder, fake))
         assert "tiny" in caught.value.hint
         url = fake.url
     with pytest.raises(StageFailure, match="no server answers"):
-        open_backend("openai", "tiny", dataclasses.replace(BASE, base_url=url, tokenizer=str(folder)))
+        open_engine("openai", "tiny", dataclasses.replace(BASE, base_url=url, tokenizer=str(folder)))
     with pytest.raises(ConfigError, match="not a base URL"):
-        open_backend("openai", "tiny", dataclasses.replace(BASE, base_url="localhost:8000", tokenizer=str(folder)))
+        open_engine("openai", "tiny", dataclasses.replace(BASE, base_url="localhost:8000", tokenizer=str(folder)))
 
 
 def test_breaker_opens_probes_and_closes(monkeypatch):
     """After five failures a server is left alone; one probe at a time; a success closes it."""
-    monkeypatch.setattr(server_pool, "DEAD_AFTER", 0.3)
-    pool = Pool([Server("http://127.0.0.1:1/v1")], attempts=3, timeout=1)
-    calls = []
+    monkeypatch.setattr(server_client, "DEAD_AFTER", 0.3)
+    client = Client(dataclasses.replace(BASE, base_url="http://127.0.0.1:1/v1", timeout=1.0))
+    query = Query("a", "/x", b"{}", lambda reply: reply)
 
-    def call(path, body, key, timeout):
-        calls.append(time.monotonic())
+    async def fails(server, asked, timeout):
         raise Failed("down")
 
-    pool.servers[0].call = call
+    async def answers(server, asked, timeout):
+        return "fine"
+
+    monkeypatch.setattr(client, "_exchange", fails)
     for _ in range(2):
         with pytest.raises(GaveUp, match="3 attempts, the last: down"):
-            pool.ask("a", "/x", {}, lambda r: r)
-    assert pool.servers[0].failures == 6 and pool.servers[0].open_until > time.monotonic() - 0.05
+            client.ask(query, attempts=3)
+    [server] = client.servers
+    assert server.failures == 6 and server.open_until > time.monotonic() - 0.05
     time.sleep(0.4)
-    pool.servers[0].open_until = time.monotonic() + 10
+    server.open_until = time.monotonic() + 10
     with pytest.raises(GaveUp, match="no server has answered"):
-        pool.ask("a", "/x", {}, lambda r: r)
-    pool.servers[0].open_until = 0.0
-    pool.servers[0].call = lambda *_: "fine"
-    assert pool.ask("a", "/x", {}, lambda r: r) == "fine" and pool.servers[0].failures == 0
+        client.ask(query)
+    server.open_until = 0.0
+    monkeypatch.setattr(client, "_exchange", answers)
+    assert client.ask(query) == "fine" and server.failures == 0
+    client.close()

@@ -20,7 +20,7 @@ from support.tiny_model import tiny_model
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import MissingDependency
-from toolsample_cli.rollout.types import open_backend
+from toolsample_cli.rollout.types import open_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -35,7 +35,7 @@ def test_a_missing_engine_is_one_line_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match="backend vllm needs the package vllm") as caught:
-        open_backend("vllm", "x", RolloutConfig())
+        open_engine("vllm", "x", RolloutConfig())
     assert caught.value.hint == "pip install 'toolsample[vllm]'" and caught.value.exit_code == 4
 
 

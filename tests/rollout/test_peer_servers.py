@@ -25,9 +25,9 @@ from support.rollout_world import loaded, write_tasks
 from support.tiny_model import task_row, tiny_model
 
 from toolsample_cli.config import RolloutConfig
-from toolsample_cli.rollout.engines.transformers import TransformersBackend
+from toolsample_cli.rollout.engines.transformers import TransformersEngine
 from toolsample_cli.rollout.stage import run
-from toolsample_cli.rollout.types import Sampling, open_backend
+from toolsample_cli.rollout.types import Sampling, open_engine
 from toolsample_cli.stage import Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ def world(tmp_path_factory) -> Path:
     """A model whose tokens are letters, so that its text has one reading, and 20 tasks."""
     path = tmp_path_factory.mktemp("world")
     folder = tiny_model(path, tokens=266)  # one merge, as llama.cpp wants some; it and its first letter are ruled out
-    plain = TransformersBackend(folder, CONFIG)
+    plain = TransformersEngine(folder, CONFIG)
     words = [plain.chat.tokenizer.decode([i]) for i in range(plain.model.config.vocab_size)]
     merged = {w[0] for w in words if len(w) == 2}
     odd = [i for i, w in enumerate(words) if not (w.isascii() and w.isprintable()) or len(w) != 1 or w in merged]
@@ -96,14 +96,14 @@ def test_llamacpp(world, tmp_path):
     llamacpp = interpreter("LLAMACPP_PYTHON", ".venv-llamacpp", packages)
     model, file = world / "tiny", tmp_path / "tiny.gguf"
     subprocess.run([llamacpp, str(ROOT / "tests" / "support" / "gguf_model.py"), str(model), str(file)], check=True)
-    plain = TransformersBackend(model, CONFIG)
+    plain = TransformersEngine(model, CONFIG)
     command = [llamacpp, "-m", "llama_cpp.server", "--model", str(file), "--model_alias", "tiny"]
     command += ["--n_ctx", "1024", "--logits_all", "true", "--n_threads", "1", "--n_threads_batch", "1"]
     with serving(command, "/v1/models") as url:
         base = dataclasses.replace(CONFIG, backend="openai", base_url=url, tokenizer=str(model))
         for name, temperature, convention in (("one", 1.0, "processed"), ("cool", 0.7, "raw")):
             config = dataclasses.replace(base, temperature=temperature)
-            engine = open_backend("openai", "tiny", config)
+            engine = open_engine("openai", "tiny", config)
             theirs, ours = engine.describe()["probe_prompt_tokens"]
             assert engine.describe()["dialect"] == "text" and theirs == ours
             account = run(world / "tasks", tmp_path / name, "tiny", config, Options(), engine=engine)
@@ -131,11 +131,11 @@ def test_transformers_serve(world, tmp_path):
     command = [python, "-c", start, "serve", "--device", "cpu", "--dtype", "float32", model]
     with serving(command, "/health") as url:
         config = dataclasses.replace(CONFIG, backend="openai", base_url=url, n=1, temperature=0.0)
-        engine = open_backend("openai", model, config)
+        engine = open_engine("openai", model, config)
         print(dict(engine.describe()))
         account = run(world / "tasks", tmp_path / "theirs", model, config, Options(), engine=engine)
     assert account.exit_code == 0
-    plain = TransformersBackend(model, CONFIG)
+    plain = TransformersEngine(model, CONFIG)
     run(
         world / "tasks",
         tmp_path / "ours",

@@ -22,7 +22,7 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.rollout.spool import Spool
 from toolsample_cli.rollout.stage import run
-from toolsample_cli.rollout.types import Completion, open_backend, rollout_seed
+from toolsample_cli.rollout.types import Completion, open_engine, rollout_seed
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.shards.slice import Slice
@@ -44,7 +44,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(world):
-    return open_backend("transformers", str(world / "tiny"), CONFIG)
+    return open_engine("transformers", str(world / "tiny"), CONFIG)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_finished_folder_needs_no_model(world, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("toolsample_cli.rollout.stage.open_backend", refuse)
+    monkeypatch.setattr("toolsample_cli.rollout.stage.open_engine", refuse)
     again = go()
     assert again.rows_out == 2 and "nothing to do" in again.extra
     for other in ({"n": 2}, {"temperature": 0.5}):

@@ -18,7 +18,7 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, StageFailure
 from toolsample_cli.rollout.engines import layouts
 from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt
-from toolsample_cli.rollout.engines.transformers import TransformersBackend
+from toolsample_cli.rollout.engines.transformers import TransformersEngine
 from toolsample_cli.rollout.stage import run
 from toolsample_cli.rollout.types import Sampling, stop_strings
 from toolsample_cli.stage import Options
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    return TransformersBackend(folder, CONFIG)
+    return TransformersEngine(folder, CONFIG)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from support.tiny_model import task_row, tiny_model
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.rollout.engines.kv_cache import Repeated
 from toolsample_cli.rollout.stage import run
-from toolsample_cli.rollout.types import BACKENDS, Sampling, open_backend
+from toolsample_cli.rollout.types import ENGINES, Sampling, open_engine
 from toolsample_cli.stage import Options
 
 CONFIG = RolloutConfig(n=3, max_new_tokens=24, batch_tokens=4096)
@@ -37,10 +37,10 @@ def test_shards_hold_what_the_model_says(world, tmp_path, engine, knobs):
     name, _, layout = engine.partition(", ")
     model = str(world / "tiny")
     config = dataclasses.replace(CONFIG, backend=name, **knobs)
-    plain = open_backend("transformers", model, CONFIG)
+    plain = open_engine("transformers", model, CONFIG)
     with Fake(plain) as fake:
         config = dataclasses.replace(config, base_url=fake.url, tokenizer=model if name == "openai" else "")
-        backend = open_backend(name, "tiny" if name == "openai" else model, config)
+        backend = open_engine(name, "tiny" if name == "openai" else model, config)
         if layout:
             backend.state_class = Repeated
         run(world / "tasks", tmp_path / "out", model, config, Options(), engine=backend)
@@ -54,4 +54,4 @@ def test_shards_hold_what_the_model_says(world, tmp_path, engine, knobs):
 
 def test_no_engine_is_left_out():
     """vLLM has its own file, as it needs its own environment."""
-    assert set(BACKENDS) == {"transformers", "openai", "replay", "vllm"}
+    assert set(ENGINES) == {"transformers", "openai", "replay", "vllm"}

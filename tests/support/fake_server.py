@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +39,7 @@ class Fake:
     def __init__(self, engine: Any, *, style: str = "vllm", faults: Callable[[int, dict], str | None] | None = None):
         self.engine, self.style, self.faults = engine, style, faults or (lambda number, body: None)
         self.seen: list[dict] = []
+        self.connections: list[socket.socket] = []
         self.lock = engine.__dict__.setdefault("lock", threading.Lock())  # one engine, one user at a time
         self.logprobs_mode = "temperature" if style == "sglang" else "processed"
         handler = type("Handler", (_Handler,), {"fake": self})
@@ -57,6 +60,9 @@ class Fake:
         """Stop listening; connections that are open break."""
         self.server.shutdown()
         self.server.server_close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):  # the other side went first
+                connection.shutdown(socket.SHUT_RDWR)
 
     def complete(self, body: dict) -> dict:
         """One choice, as the style writes it."""
@@ -116,6 +122,10 @@ class Fake:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fake: Fake
+
+    def setup(self) -> None:
+        super().setup()
+        self.fake.connections.append(self.connection)
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -32,13 +32,13 @@ def main() -> None:
 
     from support.engine_checks import wanted
     from toolsample_cli.config import RolloutConfig
-    from toolsample_cli.rollout.engines.transformers import TransformersBackend
-    from toolsample_cli.rollout.types import Sampling, open_backend
+    from toolsample_cli.rollout.engines.transformers import TransformersEngine
+    from toolsample_cli.rollout.types import Sampling, open_engine
 
     model, other, url = (*sys.argv[1:], None, None)[:3]
     torch.set_num_threads(1)
     config = RolloutConfig(max_new_tokens=32, concurrency=16)
-    plain = TransformersBackend(model, config)
+    plain = TransformersEngine(model, config)
     requests = wanted(plain.chat, tasks=25, n=4)
     if other is None:
         print("\n" + json.dumps(adapted(plain, model, config, requests)))
@@ -46,7 +46,7 @@ def main() -> None:
     began = time.time()
     if url:
         config = dataclasses.replace(config, backend="openai", base_url=url, tokenizer=model)
-    engine = open_backend("openai" if url else "vllm", model, config)
+    engine = open_engine("openai" if url else "vllm", model, config)
     found: dict[str, Any] = {"describe": dict(engine.describe()), "open_s": time.time() - began, "worst": {}}
 
     for name, knobs in SAMPLINGS.items():
@@ -65,7 +65,7 @@ def main() -> None:
     found["stopped"] = stopped(engine, plain, requests, Sampling.of(config))
     if not url:
         engine.load_weights(other)
-        swapped = TransformersBackend(other, config)
+        swapped = TransformersEngine(other, config)
         found["swapped"] = worst(
             requests, list(engine.generate(requests, Sampling.of(config))), swapped.model, Sampling.of(config)
         )
@@ -123,11 +123,11 @@ def adapted(plain: Any, model: str, config: Any, requests: list) -> dict[str, An
     """With an adapter; then the engine's process is killed while it generates."""
     from support.lora import merge_by_hand, write_adapter
     from toolsample_cli.errors import StageFailure
-    from toolsample_cli.rollout.types import Sampling, open_backend
+    from toolsample_cli.rollout.types import Sampling, open_engine
 
     with tempfile.TemporaryDirectory() as name:
         adapter = write_adapter(Path(name) / "adapter", plain.model)
-        engine = open_backend("vllm", model, dataclasses.replace(config, adapter=str(adapter)))
+        engine = open_engine("vllm", model, dataclasses.replace(config, adapter=str(adapter)))
         done = list(engine.generate(requests, Sampling.of(config)))
     found = {"unadapted": worst(requests, done, plain.model, Sampling.of(config))}
     merge_by_hand(plain.model)

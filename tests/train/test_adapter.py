@@ -12,7 +12,7 @@ from support.tiny_model import tiny_model
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, MissingDependency
-from toolsample_cli.rollout.engines.transformers import TransformersBackend
+from toolsample_cli.rollout.engines.transformers import TransformersEngine
 from toolsample_cli.rollout.types import Sampling
 
 CONFIG = RolloutConfig(max_new_tokens=24)
@@ -26,9 +26,9 @@ def model(tmp_path_factory):
 def test_an_adapter_is_merged(model, tmp_path):
     """The logprobs are those of the model with the addition made by hand, and not the model's own."""
     pytest.importorskip("peft")
-    plain = TransformersBackend(model, CONFIG)
+    plain = TransformersEngine(model, CONFIG)
     adapter = write_adapter(tmp_path / "adapter", plain.model)
-    engine = TransformersBackend(model, dataclasses.replace(CONFIG, adapter=str(adapter)))
+    engine = TransformersEngine(model, dataclasses.replace(CONFIG, adapter=str(adapter)))
     assert engine.digest.startswith(f"{plain.digest}+") and engine.describe()["layout"] == "shared prompt"
     requests, sampling = wanted(plain.chat, tasks=4, n=2), Sampling.of(CONFIG)
     prompts = {r.key: list(r.prompt_ids) for r in requests}
@@ -47,7 +47,7 @@ def test_a_folder_without_an_adapter_is_named(model, tmp_path):
     """One line with the folder."""
     pytest.importorskip("peft")
     with pytest.raises(DataError, match="no adapter of this model") as caught:
-        TransformersBackend(model, dataclasses.replace(CONFIG, adapter=str(tmp_path)))
+        TransformersEngine(model, dataclasses.replace(CONFIG, adapter=str(tmp_path)))
     assert str(tmp_path) in str(caught.value)
 
 
@@ -55,5 +55,5 @@ def test_without_peft_the_install_command_is_said(model, monkeypatch):
     """Before anything is generated."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match="--adapter needs the package peft") as caught:
-        TransformersBackend(model, dataclasses.replace(CONFIG, adapter="x"))
+        TransformersEngine(model, dataclasses.replace(CONFIG, adapter="x"))
     assert caught.value.hint == "pip install 'toolsample[peft]'"

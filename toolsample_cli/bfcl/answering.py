@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from toolsample_cli.bfcl.prompts import Prompt, task_row
 from toolsample_cli.config import EvalConfig, RolloutConfig
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.rollout.types import Request, Sampling, open_backend
+from toolsample_cli.rollout.types import Request, Sampling, open_engine
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LocalModel:
             self_examples=config.self_examples,
         )
         self.protocol = protocol
-        self.engine = open_backend(config.backend, model, settings)
+        self.engine = open_engine(config.backend, model, settings)
         self.chat = self.engine.chat
         self.sampling = Sampling(
             temperature=0.0, max_new_tokens=config.max_new_tokens, stop_ids=tuple(self.chat.end_ids)

@@ -22,7 +22,7 @@ from toolsample_cli.experiment.round_metrics import round_metrics, score_metrics
 from toolsample_cli.filter import stage as filter_stage
 from toolsample_cli.models.digests import check_model
 from toolsample_cli.rollout import stage as rollout_stage
-from toolsample_cli.rollout.types import LOCAL, check_start, open_backend
+from toolsample_cli.rollout.types import LOCAL, check_start, open_engine
 from toolsample_cli.score import stage as score_stage
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder, refuse_nested, write_json
@@ -225,7 +225,7 @@ class Runner:
     def _take(self, model: str, config: Any) -> Any:
         """The engine, holding this model's weights."""
         if self._engine is None:
-            self._engine = open_backend(config.backend, model, config)
+            self._engine = open_engine(config.backend, model, config)
         elif self._holds != model:
             self._engine.load_weights(model)
         self._holds = model

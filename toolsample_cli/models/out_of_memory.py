@@ -14,8 +14,8 @@ def ran_out(error: BaseException) -> bool:
     """Whether an exception of torch means that memory ran out; on CPU and MPS it is a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in said or "allocate memory" in said)
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "allocate memory" in text)
 
 
 @contextmanager

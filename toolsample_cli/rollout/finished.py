@@ -11,7 +11,7 @@ import polars as pl
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.models.chat import Chat
-from toolsample_cli.models.digests import folder_digest
+from toolsample_cli.models.digests import model_digest
 from toolsample_cli.rollout.types import LOCAL
 from toolsample_cli.shards.reading import numbered, read_footer
 from toolsample_cli.shards.slice import Slice
@@ -56,9 +56,7 @@ def finished(
     if not whole or standing["inputs"] != inputs or any(name.startswith("error ") for name in counts):
         return None
     asked = {key: value for key, value in record.items() if RESOLVED.get(key) != value}
-    digest = folder_digest(Path(model)) or ""
-    if config.adapter:
-        digest += f"+{folder_digest(Path(config.adapter)) or config.adapter}"
+    digest = model_digest(model, config.adapter)
     if any(made.get(key) != value for key, value in {**asked, "model_digest": digest}.items()):
         return None
     hashes = Chat.load(model, self_examples=config.self_examples).fingerprint

@@ -67,11 +67,11 @@ class _Actor:
     """One engine; called with a batch of one shard number."""
 
     def __init__(self, tasks: str, out: str, model: str | None, config: RolloutConfig, options: Options, shards: int):
-        from toolsample_cli.rollout.types import open_backend
+        from toolsample_cli.rollout.types import open_engine
 
         self.paths, self.model, self.config = (Path(tasks), Path(out)), model, config
         self.options, self.shards = options, shards
-        self.engine = open_backend(config.backend, model, config)
+        self.engine = open_engine(config.backend, model, config)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         from toolsample_cli.rollout.stage import run

@@ -26,7 +26,7 @@ from toolsample_cli.rollout.types import (
     Request,
     Sampling,
     check_start,
-    open_backend,
+    open_engine,
     rollout_seed,
     stop_strings,
 )
@@ -110,7 +110,7 @@ def run(
         account.extra["nothing to do"] = "all rollouts are there"
         return account
     options.phase("loading the model")
-    backend = engine or open_backend(config.backend, model, config)
+    backend = engine or open_engine(config.backend, model, config)
     options.phase("sampling")
     try:
         record = {**record, **backend.describe()}

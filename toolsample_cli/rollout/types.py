@@ -9,23 +9,27 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.models.chat import load_tokenizer
+from toolsample_cli.models.chat import Chat, Conversation, load_tokenizer
 from toolsample_cli.models.digests import check_model
 
-BACKENDS: dict[str, str] = {
-    "transformers": "toolsample_cli.rollout.engines.transformers:TransformersBackend",
-    "vllm": "toolsample_cli.rollout.engines.vllm:VllmBackend",
-    "openai": "toolsample_cli.rollout.engines.openai_server:OpenAIBackend",
-    "replay": "toolsample_cli.rollout.engines.replay:ReplayBackend",
+if TYPE_CHECKING:
+    import torch
+
+ENGINES: dict[str, str] = {
+    "transformers": "toolsample_cli.rollout.engines.transformers:TransformersEngine",
+    "vllm": "toolsample_cli.rollout.engines.vllm:VllmEngine",
+    "openai": "toolsample_cli.rollout.engines.openai_server:OpenAIEngine",
+    "replay": "toolsample_cli.rollout.engines.replay:ReplayEngine",
 }
-"""Name -> "module:Class"; a class takes (model, config, **options)."""
+"""Name -> "module:Class"; a class takes (model, config, *, chat)."""
 
 LOCAL = ("transformers", "vllm")
 """Engines that hold the weights of a model folder."""
@@ -36,10 +40,10 @@ PROCESSED = "processed"
 
 @dataclass(frozen=True)
 class Request:
-    """One completion that is wanted. Requests of one task share `key` and `prompt_ids` and stand side by side.
+    """One completion to make. Requests of one task share `key` and `prompt_ids` and are neighbours.
 
     `seed` is 63 bits, from `rollout_seed`. `reference` is the task's gold answer as text, which only the replay
-    engine looks at; `conversation` a `chat.Conversation`, which only engines with `wants_conversation` need.
+    engine looks at; `conversation` is what only engines with `wants_conversation` need.
     """
 
     key: str
@@ -47,7 +51,7 @@ class Request:
     sample: int
     seed: int
     reference: str | None = None
-    conversation: Any = None
+    conversation: Conversation | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Sampling:
 class Completion:
     """What came back for one request.
 
-    `completion_ids` includes the end token when it was sampled; `logprobs` has one entry a token, or is None when
+    `completion_ids` includes the end token when it was sampled; `logprobs` has one entry per token, or is None when
     the engine gave none. `text` is set only by engines that return text; otherwise the ids decide. `error` says why
     there is no completion; then everything else is empty.
     """
@@ -96,28 +100,49 @@ class Completion:
 
 
 @runtime_checkable
-class Backend(Protocol):
-    """An engine with a model. `chat` is None for an engine that needs no tokenizer."""
+class Engine(Protocol):
+    """A model that generates. `name` is its key in ENGINES, `policy` what the rollouts are said to be of.
+
+    `chat` is None for an engine that needs no tokenizer. What is defined here is what most engines do.
+    """
 
     name: str
     policy: str
-    chat: Any
+    chat: Chat | None
+    spools: bool = True
+    """Whether completions are worth keeping before their shard is complete."""
+    batched: bool = False
+    """Whether completions come in `batches`, of which one generated anew as a whole gives the same bits."""
+    wants_conversation: bool = False
+    """Whether requests must carry their conversation."""
+    max_prompt_tokens: int | None = None
+    """Longest prompt it takes, or None."""
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         """Plain JSON values that identify what generates: model digest, dtype, logprob convention, versions."""
-
-    @property
-    def max_prompt_tokens(self) -> int | None:
-        """Longest prompt it takes, or None."""
+        ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
-        """Exactly one completion a request, in any order, as they finish."""
+        """Exactly one completion per request, in any order, as they finish."""
+        ...
 
-    def load_weights(self, weights: Any) -> None:
+    def batches(self, requests: Sequence[Request], sampling: Sampling) -> list[list[Request]]:
+        """The requests as they are generated together; each alone unless the engine is `batched`."""
+        del sampling
+        return [[request] for request in requests]
+
+    def refuse_unknown(self, tasks: Collection[str], where: Path) -> None:
+        """DataError when what the engine holds does not belong to these tasks of `where`."""
+        del tasks, where
+
+    def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Take new weights (a model folder or a state dict) without being rebuilt."""
+        raise ConfigError(
+            f"backend {self.name} cannot load weights", hint="restart the server, or use transformers or vllm"
+        )
 
     def close(self) -> None:
-        """Free the engine."""
+        """Free what is held."""
 
 
 def stop_strings(setting: str) -> tuple[str, ...]:
@@ -133,14 +158,14 @@ def stop_strings(setting: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def open_backend(name: str, model: str | None, config: RolloutConfig, **options: Any) -> Any:
+def open_engine(name: str, model: str | None, config: RolloutConfig) -> Engine:
     """The engine of this name; ConfigError for an unknown name, MissingDependency when its package is absent."""
-    if name not in BACKENDS:
-        raise ConfigError(f"unknown backend {name!r}", hint=nearest(name, BACKENDS) or f"known: {', '.join(BACKENDS)}")
+    if name not in ENGINES:
+        raise ConfigError(f"unknown backend {name!r}", hint=nearest(name, ENGINES) or f"known: {', '.join(ENGINES)}")
     if model is not None and name in LOCAL:
         check_model(str(model))
-    module, _, attribute = BACKENDS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)(model, config, **options)
+    module, _, attribute = ENGINES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)(model, config)
 
 
 def check_start(name: str, model: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from toolsample_cli.errors import ConfigError
+from toolsample_cli.models.loading import pick_device
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class World:
     def start(cls, device: str = "auto") -> World:
         """Join the process group that torchrun announces (RANK, WORLD_SIZE, LOCAL_RANK); alone otherwise."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")))
+        chosen = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
         if size > 1:
             import torch.distributed as dist
 
@@ -74,18 +74,6 @@ class World:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.gather(None)
-
-
-def _device(name: str, local_rank: int) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError("device cuda: torch sees no CUDA device", hint="give --device cpu")
-        return torch.device("cuda", local_rank)
-    if name not in ("cpu", "mps"):
-        raise ConfigError(f"device {name!r}: expected auto, cpu, cuda or mps")
-    return torch.device(name)
 
 
 def shard(policy: torch.nn.Module, layers: Sequence[torch.nn.Module], world: World, dtype: torch.dtype) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 import torch
 
 from toolsample_cli.config import TrainConfig
-from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.models.digests import check_model
+from toolsample_cli.errors import ConfigError
+from toolsample_cli.models.loading import pick_dtype, read_config, read_weights
 from toolsample_cli.train import adapter, attention, checkpoint, four_bit, fused_ops
 from toolsample_cli.train.distributed import World, shard
 from toolsample_cli.train.policy import Policy, supports_packing
-
-SAMPLED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,60 +37,30 @@ class Loaded:
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 0)
 
 
-def model_digest(model: str) -> str:
-    """16 hex digits for a local model folder (names, sizes, both ends of each weight file), or the hub id itself."""
-    folder = Path(model)
-    if not folder.is_dir():
-        return model
-    state = hashlib.blake2b(digest_size=8)
-    for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        if not file.exists():
-            continue
-        size = file.stat().st_size
-        state.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as handle:
-            state.update(handle.read(SAMPLED))
-            handle.seek(max(size - SAMPLED, 0))
-            state.update(handle.read(SAMPLED))
-    return state.hexdigest()
-
-
 def load_policy(model: str, config: TrainConfig, world: World, base: str | None = None) -> Loaded:
     """Read a model folder (safetensors only) or hub id. DataError when there is none or it cannot be read.
 
     With lora_rank the adapter in `model` is put on `base`, or a fresh one on `model` itself.
     """
     if not config.lora_rank:
-        return load_model(model, config, world)
+        return load_base(model, config, world)
     saved = Path(model) if base is not None and (Path(model) / adapter.FOLDER).is_dir() else None
-    loaded = load_model(base if saved is not None else model, config, world)
+    loaded = load_base(base if saved is not None else model, config, world)
     return replace(loaded, model=adapter.attach(loaded.model, config, saved))
 
 
-def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
+def load_base(model: str, config: TrainConfig, world: World) -> Loaded:
     """`load_policy` without an adapter."""
-    from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # ours says more
-    check_model(str(model))
-    dtype = _dtype(config, world)
-    try:
-        settings = AutoConfig.from_pretrained(model)
-        _refuse_quantised(model, settings)
-        packed = _packed(settings, config)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model,
-            dtype=dtype if config.lora_4bit else torch.float32,
-            attn_implementation=attention.register() if packed else "sdpa",
-            use_safetensors=True,
-            **(four_bit.loading(settings, dtype, world) if config.lora_4bit else {}),
-        )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise DataError(f"{model}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    dtype = pick_dtype(config.dtype, world.device)
+    settings = read_config(model)
+    _refuse_quantised(model, settings)
+    packed = _packed(settings, config)
+    loaded = read_weights(
+        model,
+        dtype if config.lora_4bit else torch.float32,
+        attn_implementation=attention.register() if packed else "sdpa",
+        **(four_bit.loading(settings, dtype, world) if config.lora_4bit else {}),
+    )
     if config.lora_4bit:
         four_bit.forget(loaded)
     loaded.config.use_cache = False
@@ -101,12 +68,6 @@ def load_model(model: str, config: TrainConfig, world: World) -> Loaded:
     if config.gradient_checkpointing:
         loaded.gradient_checkpointing_enable({"use_reentrant": False})
     return Loaded(loaded, packed, dtype, dtype)
-
-
-def _dtype(config: TrainConfig, world: World) -> torch.dtype:
-    if config.dtype == "auto":
-        return torch.bfloat16 if world.device.type == "cuda" else torch.float32
-    return getattr(torch, config.dtype)
 
 
 def _refuse_quantised(model: str, settings: Any) -> None:

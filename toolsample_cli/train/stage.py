@@ -18,6 +18,7 @@ from toolsample_cli.config import TrainConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.models.chat import Chat, load_tokenizer
+from toolsample_cli.models.digests import model_digest
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
 from toolsample_cli.stage import Account, Options
@@ -27,11 +28,10 @@ from toolsample_cli.train.data import TrainSet, demonstrations, scored_rollouts
 from toolsample_cli.train.distributed import World
 from toolsample_cli.train.setup import (
     Loaded,
-    load_model,
+    load_base,
     load_policy,
     make_optimizer,
     make_policy,
-    model_digest,
     set_threads,
 )
 from toolsample_cli.train.step_tables import dead_share, summary, write_tables
@@ -198,7 +198,7 @@ class _Round:
         run.constant = self._constant(data)
         if config.kl > 0 and config.reference:
             plain = replace(config, lora_rank=0, lora_4bit=False)
-            reference = load_model(config.reference, plain, world)
+            reference = load_base(config.reference, plain, world)
             run.reference = make_policy(reference, config.reference, data.temperature, world).eval()
         if config.subtasks and config.objective == "grpo":
             run.spans = TokenSpans(tokenizer).of

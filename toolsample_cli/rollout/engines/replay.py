@@ -13,10 +13,10 @@ from typing import Any
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, location
 from toolsample_cli.models.chat import Chat
-from toolsample_cli.rollout.types import Completion, Request, Sampling
+from toolsample_cli.rollout.types import Completion, Engine, Request, Sampling
 
 
-class ReplayBackend:
+class ReplayEngine(Engine):
     """`model` names a tokenizer (or is None); `config.texts` a file of {task_id, sample?, text}, else golds are used.
 
     In a file, texts of a task without `sample` are numbered in their order.
@@ -28,7 +28,6 @@ class ReplayBackend:
     def __init__(self, model: str | Path | None, config: RolloutConfig, *, chat: Chat | None = None) -> None:
         self.policy = config.texts or "gold"
         self.chat = chat or (Chat.load(model, self_examples=config.self_examples) if model else None)
-        self.max_prompt_tokens = None
         self._texts = read_texts(Path(config.texts)) if config.texts else None
 
     def describe(self) -> Mapping[str, Any]:
@@ -58,11 +57,8 @@ class ReplayBackend:
             ids = self.chat.completion_ids(text) if self.chat else ()
             yield Completion(request.key, request.sample, ids, None, "stop", ids_from_text=True, text=text)
 
-    def load_weights(self, weights: Any) -> None:
-        """Nothing to load."""
-
-    def close(self) -> None:
-        """Nothing to free."""
+    def load_weights(self, weights: object) -> None:
+        """There are none."""
 
 
 def read_texts(path: Path) -> dict[str, dict[int, str]]:

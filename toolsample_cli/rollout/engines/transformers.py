@@ -17,13 +17,13 @@ import torch
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, StageFailure
 from toolsample_cli.models.chat import Chat
-from toolsample_cli.models.digests import folder_digest
-from toolsample_cli.models.loading import load_model, model_digest, pick_device, pick_dtype, tensor_digest, with_adapter
+from toolsample_cli.models.digests import model_digest
+from toolsample_cli.models.loading import load_for_inference, pick_device, pick_dtype, tensor_digest, with_adapter
 from toolsample_cli.models.out_of_memory import within_memory
 from toolsample_cli.rollout.engines.layouts import choose_layout
 from toolsample_cli.rollout.engines.stop_strings import StopStrings
 from toolsample_cli.rollout.engines.token_sampling import draw, uniforms
-from toolsample_cli.rollout.types import PROCESSED, Completion, Request, Sampling
+from toolsample_cli.rollout.types import PROCESSED, Completion, Engine, Request, Sampling
 
 COMPACT_AT = 0.125
 """Share of finished rows at which they are dropped from the batch: copying costs, so do dead rows."""
@@ -31,11 +31,12 @@ COMPACT_AT = 0.125
 _BLOCK = 64  # steps for which uniforms are drawn at once
 
 
-class TransformersBackend:
-    """One model in this process. Options: `chat` (made from the model's tokenizer when absent)."""
+class TransformersEngine(Engine):
+    """One model in this process; `chat` is made from the model's tokenizer when absent."""
 
     name = "transformers"
-    spools = True
+    batched = True
+    chat: Chat
 
     def __init__(self, model: str | Path, config: RolloutConfig, *, chat: Chat | None = None) -> None:
         self.policy = str(model)
@@ -43,11 +44,12 @@ class TransformersBackend:
         self.device = pick_device(config.device)
         self.dtype = pick_dtype(config.dtype, self.device)
         self.batch_tokens = config.batch_tokens
-        self.model = load_model(self.policy, self.dtype, self.device)
-        self.digest = model_digest(self.policy, self.model)
+        self.model = load_for_inference(self.policy, self.dtype, self.device)
+        self.digest = model_digest(self.policy, config.adapter)
         if config.adapter:
             self.model = with_adapter(self.model, config.adapter)
-            self.digest += f"+{folder_digest(Path(config.adapter)) or config.adapter}"
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        self.max_prompt_tokens = None if positions is None else positions - 1  # at least one token can follow
         self.pad = self.model.config.pad_token_id or 0
         self.stop_ids = _stop_ids(self.chat, self.model)
         self.state_class = choose_layout(self.model, self.pad)
@@ -63,12 +65,6 @@ class TransformersBackend:
             "stop_ids": list(self.stop_ids),
             **self.chat.fingerprint,
         }
-
-    @property
-    def max_prompt_tokens(self) -> int | None:
-        """One less than the model's positions, so that at least one token can follow."""
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        return None if limit is None else limit - 1
 
     def batches(self, requests: Sequence[Request], sampling: Sampling) -> list[list[Request]]:
         """Requests cut into the batches that `generate` runs: whole tasks, by prompt length, within batch_tokens.
@@ -103,9 +99,9 @@ class TransformersBackend:
     def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Take the weights of a model folder of the same shape, or a state dict, in place."""
         if isinstance(weights, str | Path):
-            fresh = load_model(str(weights), self.dtype, torch.device("cpu"))
+            fresh = load_for_inference(str(weights), self.dtype, torch.device("cpu"))
             self._copy(fresh.state_dict(), str(weights))
-            self.policy, self.digest = str(weights), model_digest(str(weights), fresh)
+            self.policy, self.digest = str(weights), model_digest(str(weights))
         else:
             self._copy(weights, "state dict")
             self.digest = tensor_digest(self.model.state_dict())

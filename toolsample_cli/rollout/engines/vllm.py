@@ -18,17 +18,18 @@ from typing import Any
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, MissingDependency, StageFailure
 from toolsample_cli.models.chat import Chat
-from toolsample_cli.models.digests import folder_digest
-from toolsample_cli.rollout.types import PROCESSED, Completion, Request, Sampling
+from toolsample_cli.models.digests import folder_digest, model_digest
+from toolsample_cli.rollout.types import PROCESSED, Completion, Engine, Request, Sampling
 
 MEMORY = "lower gpu_memory where others use the GPU, raise it where the cache is too small, or raise tensor_parallel"
 
 
-class VllmBackend:
+class VllmEngine(Engine):
     """One vLLM engine. Options: `chat`, and `engine_options`, which go to `vllm.LLM` as they are."""
 
     name = "vllm"
-    spools = True
+    chat: Chat
+    max_prompt_tokens: int
 
     def __init__(
         self,
@@ -47,9 +48,7 @@ class VllmBackend:
         self.options = {**_options(self.policy, config), **(engine_options or {})}
         self.llm = _open(self.options)
         _watch(self.llm.llm_engine.engine_core)
-        self.digest = folder_digest(Path(model)) or self.policy
-        if self.adapter:
-            self.digest += f"+{folder_digest(Path(self.adapter)) or self.adapter}"
+        self.digest = model_digest(self.policy, self.adapter)
         settings = self.llm.llm_engine.vllm_config
         self.max_prompt_tokens = settings.model_config.max_model_len - 1
         self.stop_ids = tuple(sorted({*self.chat.end_ids, *_declared_ends(self.llm)}))
@@ -137,7 +136,7 @@ class VllmBackend:
                 self.digest = folder_digest(Path(folder)) or "state dict"
             return
         self._reload(str(weights))
-        self.policy, self.digest = str(weights), folder_digest(Path(weights)) or str(weights)
+        self.policy, self.digest = str(weights), model_digest(str(weights))
 
     def _reload(self, folder: str) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
