@@ -13,11 +13,12 @@ from simulated_world import SUB, Settings, World
 from toolsample_cli.config import CurriculumConfig, FilterConfig
 from toolsample_cli.curriculum import hard_tasks, mastery
 from toolsample_cli.curriculum.mastery import State
-from toolsample_cli.curriculum.sampling import hash_ids, race
+from toolsample_cli.curriculum.sampling import race
 from toolsample_cli.filter import decide as selection
 from toolsample_cli.filter import statistics
 from toolsample_cli.filter.round_facts import round_facts
 from toolsample_cli.filter.run_state import Standing
+from toolsample_cli.hashing import hash_ids
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Options:
     dry_run: bool = False
     limit: int | None = None
     ids: Path | None = None
-    part: Slice = Slice()
+    slice: Slice = Slice()
     tick: Callable[[int], None] = silent
     found: Callable[[int], None] = silent
     expect: Callable[[int], None] = silent
@@ -46,16 +46,16 @@ class Options:
             raise DataError(f"{self.ids}: no such file", hint="--ids takes a text file with one task id per line")
         return frozenset(line.strip() for line in self.ids.read_text(encoding="utf-8").splitlines() if line.strip())
 
-    def refuse_part(self, stage: str, hint: str) -> None:
-        """ConfigError for `--shard` given to a stage whose work cannot be cut."""
-        if self.part.count > 1:
-            raise ConfigError(f"--shard is not for {stage}", hint=hint)
+    def refuse_slice(self, stage: str, hint: str) -> None:
+        """ConfigError for `--slice` given to a stage whose work cannot be cut."""
+        if self.slice.count > 1:
+            raise ConfigError(f"--slice is not for {stage}", hint=hint)
 
-    def idle_part(self, shards: int, hint: str) -> dict[str, str]:
+    def idle_slice(self, shards: int, hint: str) -> dict[str, str]:
         """A line for the account when this slice has nothing to do because there are fewer shards than slices."""
-        if self.part.index < shards:
+        if self.slice.index < shards:
             return {}
-        return {"nothing in this slice": f"{shards} shard(s) for {self.part.count} slices, {hint}"}
+        return {"nothing in this slice": f"{shards} shard(s) for {self.slice.count} slices, {hint}"}
 
     def selection(self) -> dict[str, Any]:
         """The part of the options that decides what is in the output, for its config record."""

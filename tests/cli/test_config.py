@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolsample_cli.config import STAGES, FilterConfig, ImportConfig, RolloutConfig, read_recipe
-from toolsample_cli.config.settings import as_record, digest, resolve
+from toolsample_cli.config.settings import as_record, resolve
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.hashing import digest
 
 
 def recipe(tmp_path, text: str):

@@ -63,7 +63,7 @@ def test_help_is_grouped_and_ends_with_an_example_that_parses(name, capsys):
     text = capsys.readouterr().out
     sections = [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert sections[0] == "Arguments" and sections[-2:] == ["Common options", "Example"]
-    assert ("--shard" in text) == (name in ("rollout", "score", "filter"))
+    assert ("--slice" in text) == (name in ("rollout", "score", "filter"))
     words = shlex.split(COMMANDS[name].example)
     assert words[:2] == ["toolsample", name] and words[2:]
     command = get_command(build()).commands[name]

@@ -422,5 +422,5 @@ class TestBadInput:
                 run(Paths(loop.corpus), tmp_path / "out", config, Options())
         with pytest.raises(ConfigError, match="belong together"):
             run(Paths(loop.corpus, groups=tmp_path), tmp_path / "out", small(), Options())
-        with pytest.raises(ConfigError, match="--shard is not for curriculum"):
-            run(Paths(loop.corpus), tmp_path / "out", small(), Options(part=Slice(0, 2)))
+        with pytest.raises(ConfigError, match="--slice is not for curriculum"):
+            run(Paths(loop.corpus), tmp_path / "out", small(), Options(slice=Slice(0, 2)))

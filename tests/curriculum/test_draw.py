@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolsample_cli.curriculum.sampling import Draw, Mix, hash_ids, race, uniforms
+from toolsample_cli.curriculum.sampling import Draw, Mix, race, uniforms
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.hashing import hash_ids
 
 PINNED = [
     "6e789e6aa1b965f4",

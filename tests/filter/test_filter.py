@@ -54,13 +54,13 @@ def test_a_task_not_visited_keeps_its_statistics_and_age(tmp_path):
 
 
 def test_slices_merge_to_the_unsliced_whole(tmp_path):
-    """`--shard 0/3, 1/3, 2/3` in any order write the same bytes as one run, history and counts included."""
+    """`--slice 0/3, 1/3, 2/3` in any order write the same bytes as one run, history and counts included."""
     first = scores(tmp_path / "s0", {f"t{i}": [WRONG, RIGHT] for i in range(9)})
     run(first, None, tmp_path / "g0", NOW, Options())
     second = scores(tmp_path / "s1", *({f"t{i}": [RIGHT, WRONG], f"u{i}": [RIGHT] * 2} for i in range(4)), round=1)
     run(second, tmp_path / "g0", tmp_path / "whole", NOW, Options())
     for index in (2, 0, 1):
-        run(second, tmp_path / "g0", tmp_path / "parts", NOW, Options(part=Slice(index, 3)))
+        run(second, tmp_path / "g0", tmp_path / "parts", NOW, Options(slice=Slice(index, 3)))
     whole, parts = (open_folder(tmp_path / name, schema.GROUPS) for name in ("whole", "parts"))
     assert whole.digest == parts.digest and whole.counts == parts.counts
     assert whole.load().equals(parts.load())

@@ -254,8 +254,8 @@ def test_sigkill_and_rerun_equal_an_unbroken_run(tmp_path):
 
 
 def test_slices_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="--shard is not for import"):
-        run([str(RAW / "messages.jsonl")], tmp_path / "x", ImportConfig(), Options(part=Slice(0, 3)))
+    with pytest.raises(ConfigError, match="--slice is not for import"):
+        run([str(RAW / "messages.jsonl")], tmp_path / "x", ImportConfig(), Options(slice=Slice(0, 3)))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])

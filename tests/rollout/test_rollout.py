@@ -124,7 +124,7 @@ def test_slices_make_the_same_shards(go, tmp_path):
     """Three array jobs write what one run writes."""
     go("whole")
     for index in (2, 0, 1):
-        go("parts", part=Slice(index, 3))
+        go("parts", slice=Slice(index, 3))
     for file in (tmp_path / "whole").iterdir():
         assert (tmp_path / "parts" / file.name).read_bytes() == file.read_bytes()
     assert open_folder(tmp_path / "parts", schema.ROLLOUTS).rows == 90
@@ -168,7 +168,7 @@ def test_a_finished_folder_needs_no_model(world, tmp_path, monkeypatch):
 
 
 def test_slices_without_a_shard_say_so(world, tmp_path):
-    account = run(world / "tasks", tmp_path / "out", None, REPLAY, Options(part=Slice(5, 9)))
+    account = run(world / "tasks", tmp_path / "out", None, REPLAY, Options(slice=Slice(5, 9)))
     assert "smaller --tasks-per-shard" in account.extra["nothing in this slice"]
 
 

@@ -38,7 +38,7 @@ def test_merged_manifests_are_those_of_one_run(world, tmp_path):
     """Slices that know nothing of each other end as if they had been one."""
     run(world / "tasks", tmp_path / "whole", None, REPLAY, Options())
     for i in range(4):
-        run(world / "tasks", tmp_path / "parts", None, REPLAY, Options(part=Slice(i, 4)))
+        run(world / "tasks", tmp_path / "parts", None, REPLAY, Options(slice=Slice(i, 4)))
     merge_manifests(tmp_path / "parts", 4)
     whole, parts = content(tmp_path / "whole"), content(tmp_path / "parts")
     assert whole.pop("whole.manifest.json") == parts.pop("parts.manifest.json") and whole == parts
@@ -53,7 +53,7 @@ def test_ray_that_is_missing_or_cannot_be_used_is_said(world, tmp_path, monkeypa
         run(world / "tasks", tmp_path / "out", None, config, Options())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(ConfigError, match="spreads the shards itself"):
-        run(world / "tasks", tmp_path / "out", None, config, Options(part=Slice(0, 2)))
+        run(world / "tasks", tmp_path / "out", None, config, Options(slice=Slice(0, 2)))
     assert not (tmp_path / "out").exists()
 
 

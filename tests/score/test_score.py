@@ -176,11 +176,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_slices_together_equal_the_whole(tmp_path: Path) -> None:
-    """`--shard 0/2` and `--shard 1/2` write what one run writes."""
+    """`--slice 0/2` and `--slice 1/2` write what one run writes."""
     tasks, rollouts = small(tmp_path)
     run(tasks, rollouts, out=tmp_path / "whole", config=ScoreConfig(), options=Options())
     for index in range(2):
-        run(tasks, rollouts, out=tmp_path / "parts", config=ScoreConfig(), options=Options(part=Slice(index, 2)))
+        run(tasks, rollouts, out=tmp_path / "parts", config=ScoreConfig(), options=Options(slice=Slice(index, 2)))
     whole, parts = (open_folder(tmp_path / name, schema.SCORES) for name in ("whole", "parts"))
     assert parts.digest == whole.digest
     assert parts.counts == whole.counts

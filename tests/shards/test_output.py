@@ -94,18 +94,18 @@ def test_settings_that_may_change_leave_a_shard_undone_but_there(tmp_path):
 
 
 def test_a_slice_of_another_setting_is_refused(tmp_path):
-    fill(tmp_path / "x", range(4), part=Slice(0, 2))
+    fill(tmp_path / "x", range(4), slice=Slice(0, 2))
     with pytest.raises(ConfigError, match="knob was 1, now 2"):
-        fill(tmp_path / "x", range(4), {"knob": 2}, part=Slice(1, 2))
+        fill(tmp_path / "x", range(4), {"knob": 2}, slice=Slice(1, 2))
 
 
 def test_whole_and_slices_replace_each_others_manifests(tmp_path):
     fill(tmp_path / "x", range(4))
-    fill(tmp_path / "x", range(4), {"knob": 2}, part=Slice(0, 2), overwrite=True)
+    fill(tmp_path / "x", range(4), {"knob": 2}, slice=Slice(0, 2), overwrite=True)
     assert not (tmp_path / "x.manifest.json").exists()
     with pytest.raises(ConfigError, match="knob was 1, now 2"):
-        fill(tmp_path / "x", range(4), {"knob": 2}, part=Slice(1, 2))
-    fill(tmp_path / "x", range(4), {"knob": 2}, part=Slice(1, 2), overwrite=True)
+        fill(tmp_path / "x", range(4), {"knob": 2}, slice=Slice(1, 2))
+    fill(tmp_path / "x", range(4), {"knob": 2}, slice=Slice(1, 2), overwrite=True)
     assert open_folder(tmp_path / "x", schema.REJECTS).config == {"knob": 2}
     fill(tmp_path / "x", range(4), {"knob": 3}, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x", "x.manifest.json"]
@@ -115,15 +115,15 @@ def test_a_slice_of_another_cut_is_refused_and_harms_nothing(tmp_path):
     """A finished folder stays finished; the manifest of slices of another count is not mixed with."""
     fill(tmp_path / "x", range(4))
     before = (tmp_path / "x.manifest.json").read_bytes()
-    with pytest.raises(ConfigError, match="was made as a whole, now --shard 1/2"):
-        fill(tmp_path / "x", range(4), part=Slice(1, 2))
+    with pytest.raises(ConfigError, match="was made as a whole, now --slice 1/2"):
+        fill(tmp_path / "x", range(4), slice=Slice(1, 2))
     assert (tmp_path / "x.manifest.json").read_bytes() == before and open_folder(tmp_path / "x", schema.REJECTS).rows
-    fill(tmp_path / "x", range(4), part=Slice(1, 2, joined=True))
-    fill(tmp_path / "y", range(4), part=Slice(0, 4))
-    with pytest.raises(ConfigError, match="was made in slices of 4, now --shard 1/3"):
-        fill(tmp_path / "y", range(4), part=Slice(1, 3))
+    fill(tmp_path / "x", range(4), slice=Slice(1, 2, joined=True))
+    fill(tmp_path / "y", range(4), slice=Slice(0, 4))
+    with pytest.raises(ConfigError, match="was made in slices of 4, now --slice 1/3"):
+        fill(tmp_path / "y", range(4), slice=Slice(1, 3))
     for index in range(3):
-        fill(tmp_path / "y", range(4), part=Slice(index, 3), overwrite=True)
+        fill(tmp_path / "y", range(4), slice=Slice(index, 3), overwrite=True)
     assert open_folder(tmp_path / "y", schema.REJECTS).rows == 12
     fill(tmp_path / "y", range(4))
     assert sorted(p.name for p in tmp_path.glob("y*")) == ["y", "y.manifest.json"]
@@ -245,16 +245,16 @@ def test_one_writer_at_a_time(tmp_path):
         for part in (Slice(), Slice(0, 2)):
             with (
                 pytest.raises(StageFailure, match="another process is writing it"),
-                Output(tmp_path / "x", schema.REJECTS, {}, part=part),
+                Output(tmp_path / "x", schema.REJECTS, {}, slice=part),
             ):
                 pass
     with (
-        Output(tmp_path / "x", schema.REJECTS, {}, part=Slice(0, 2)),
-        Output(tmp_path / "x", schema.REJECTS, {}, part=Slice(1, 2)) as second,
+        Output(tmp_path / "x", schema.REJECTS, {}, slice=Slice(0, 2)),
+        Output(tmp_path / "x", schema.REJECTS, {}, slice=Slice(1, 2)) as second,
     ):
         second.write(1, rejects(1))
         for part in (Slice(), Slice(1, 2)):
-            with pytest.raises(StageFailure), Output(tmp_path / "x", schema.REJECTS, {}, part=part):
+            with pytest.raises(StageFailure), Output(tmp_path / "x", schema.REJECTS, {}, slice=part):
                 pass
     assert not (tmp_path / "x.tmp").exists()
     fill(tmp_path / "x", range(2), {"n": 1}, overwrite=True)

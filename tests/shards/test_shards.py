@@ -158,17 +158,17 @@ def test_slices(tmp_path):
         if done:
             with pytest.raises(DataError, match=f"only {done} of 3 slices"):
                 open_folder(tmp_path / "x", schema.REJECTS)
-        fill(tmp_path / "x", range(5), part=part)
+        fill(tmp_path / "x", range(5), slice=part)
     whole, sliced = (open_folder(tmp_path / name, schema.REJECTS) for name in ("whole", "x"))
     assert sliced.digest == whole.digest and sliced.counts == whole.counts == {"written": 5}
     assert sliced.load().equals(whole.load())
-    read = [shard.number for part in parts for shard, _ in sliced.frames(part=part)]
+    read = [shard.number for part in parts for shard, _ in sliced.frames(slice=part)]
     assert sorted(read) == list(range(5)) and read != sorted(read)
 
 
 def test_slices_of_different_runs_are_refused(tmp_path):
     for part in (Slice(0, 2), Slice(1, 2)):
-        fill(tmp_path / "x", range(4), part=part)
+        fill(tmp_path / "x", range(4), slice=part)
     (tmp_path / "x.manifest-0-of-2.json").rename(tmp_path / "x.manifest-0-of-3.json")
     with pytest.raises(DataError, match="slices of 2 and of 3"):
         open_folder(tmp_path / "x", schema.REJECTS)

@@ -20,11 +20,13 @@ def rejects(number: int, rows: int = 3, **values) -> pl.DataFrame:
     return schema.frame(schema.REJECTS, made)
 
 
-def fill(path: Path, numbers, config: dict | None = None, part: Slice = Slice(), finish: bool = True, **more) -> Output:
+def fill(
+    path: Path, numbers, config: dict | None = None, slice: Slice = Slice(), finish: bool = True, **more
+) -> Output:
     """Write the shards of `numbers` that the slice owns, as a stage does; returns the Output."""
-    with Output(path, schema.REJECTS, config or {"knob": 1}, {"raw": "abc"}, part=part, **more) as output:
+    with Output(path, schema.REJECTS, config or {"knob": 1}, {"raw": "abc"}, slice=slice, **more) as output:
         for number in numbers:
-            if part.owns(number) and not output.done(number):
+            if slice.owns(number) and not output.done(number):
                 output.write(number, rejects(number))
                 output.counts["written"] += 1
         if finish:

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolsample_cli.config.settings import digest
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
+from toolsample_cli.hashing import digest
 
 RELEASES = {"v4": "2026.3.23", "v3": "2025.8.6.2"}
 """The two pinned releases of bfcl-eval; v3 numbers need the last v3 wheel, whose data and back-ends differ."""

@@ -31,8 +31,9 @@ from toolsample_cli.bfcl.checker import Scorer
 from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls
 from toolsample_cli.bfcl.questions import Question, official_question, read_questions
 from toolsample_cli.config import EvalConfig
-from toolsample_cli.config.settings import as_record, digest
+from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.hashing import digest
 from toolsample_cli.rollout.types import check_start
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.journal import Journal
@@ -68,7 +69,7 @@ def run(
     prompts.check_protocol(config.protocol)
     if against:
         prompts.check_protocol(against.protocol)
-    options.refuse_part("eval-bfcl", "name other --categories on each machine")
+    options.refuse_slice("eval-bfcl", "name other --categories on each machine")
     refuse_nested(out)
     account = Account("eval-bfcl", wrote=None if options.dry_run else out)
     evaluation = Evaluation(sources, config, options)

@@ -30,7 +30,7 @@ def stage_command(name: str, config_class: type, *, sliced: bool = False) -> Cal
     """Give `function(..., config, options) -> Account` the command line of `name`.
 
     The function's other parameters become arguments and options as typer reads them; `config` is an instance
-    of `config_class` and `options` a `toolsample_cli.stage.Options`. `sliced`: its work can be cut with --shard.
+    of `config_class` and `options` a `toolsample_cli.stage.Options`. `sliced`: its work can be cut with --slice.
     """
 
     def dress(function: Callable[..., Account]) -> Callable[..., None]:
@@ -114,13 +114,13 @@ def _common_parameters(sliced: bool) -> list[inspect.Parameter]:
         "recipe_": option(maybe_path, None, "--config", help="recipe (TOML) with settings; flags win over it"),
         "limit_": option(maybe_int, None, "--limit", low=1, help="only the first N rows"),
         "ids_": option(maybe_path, None, "--ids", help="only the task ids in this file, one per line"),
-        "shard_": option(maybe_str, None, "--shard", help="only part i of n, as in 0/3, for array jobs"),
+        "slice_": option(maybe_str, None, "--slice", help="only part i of n, as in 0/3, for array jobs"),
         "overwrite_": option(bool, False, "--overwrite", help="make the output anew instead of resuming"),
         "dry_run_": option(bool, False, "--dry-run", help="check everything, say what would be done, and stop"),
         "json_": option(bool, False, "--json", help="print the closing account as JSON on stdout"),
     }
     if not sliced:
-        del table["shard_"]
+        del table["slice_"]
     return [_parameter(name, annotation, default) for name, (annotation, default) in table.items()]
 
 
@@ -135,13 +135,13 @@ def _run(function: Callable[..., Account], name: str, config_class: type, own: l
     from toolsample_cli.cli.progress import Progress
     from toolsample_cli.shards.slice import Slice
 
-    shard = given.get("shard_")
+    wanted = given.get("slice_")
     options = Options(
         overwrite=given["overwrite_"],
         dry_run=given["dry_run_"],
         limit=given["limit_"],
         ids=given["ids_"],
-        part=Slice.parse(shard) if shard else Slice(),
+        slice=Slice.parse(wanted) if wanted else Slice(),
     )
     arguments = {key: given[key] for key in own}
     if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all

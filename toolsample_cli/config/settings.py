@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
-import json
 import math
 import types
 import typing
@@ -91,9 +89,3 @@ def refuse_unknown(word: str, valid: list[str], message: str) -> None:
 def as_record(config: Any) -> dict[str, Any]:
     """The config as plain JSON values, in declaration order."""
     return dataclasses.asdict(config)
-
-
-def digest(value: Any) -> str:
-    """16 hex digits that identify a JSON-like value (key order does not matter)."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

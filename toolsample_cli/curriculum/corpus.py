@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toolsample_cli.curriculum.sampling import hash_ids
 from toolsample_cli.errors import DataError
+from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, open_folder
 from toolsample_cli.stage import Options

@@ -11,7 +11,8 @@ import polars as pl
 from toolsample_cli.config import CurriculumConfig
 from toolsample_cli.curriculum import fewshot
 from toolsample_cli.curriculum.mastery import State
-from toolsample_cli.curriculum.sampling import hash_ids, uniforms
+from toolsample_cli.curriculum.sampling import uniforms
+from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder
 from toolsample_cli.toolcalls.call import canonical

@@ -14,9 +14,10 @@ from toolsample_cli.config.settings import nearest
 from toolsample_cli.curriculum.corpus import Corpus, inside
 from toolsample_cli.curriculum.demonstrations import Sources, with_demonstrations
 from toolsample_cli.curriculum.mastery import State, lag
-from toolsample_cli.curriculum.sampling import Draw, Mix, hash_ids, race, uniforms
+from toolsample_cli.curriculum.sampling import Draw, Mix, race, uniforms
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.filter.decide import METHODS, unvisited_importance
+from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder
 

@@ -15,38 +15,15 @@ import numpy as np
 import polars as pl
 
 from toolsample_cli.errors import ConfigError
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-
-
-def hash_ids(ids: pl.Series) -> np.ndarray:
-    """64-bit hashes of strings, the same on every machine and in every version (uint64, one a row)."""
-    if not len(ids):
-        return np.empty(0, np.uint64)
-    length = ids.str.len_bytes().to_numpy().astype(np.uint64)
-    words = -(-int(length.max()) // 8)
-    padded = pl.DataFrame({"id": ids}).select((pl.col("id") + pl.lit("\0" * (8 * words))).cast(pl.Binary))["id"]
-    state = _mix(length + _GOLDEN)
-    for word in range(words):  # eight bytes of every id at a time
-        value = padded.bin.slice(8 * word, 8).bin.reinterpret(dtype=pl.UInt64, endianness="little").to_numpy()
-        # words past an id's end leave it alone: its hash must not depend on its neighbours' lengths
-        state = np.where(length > np.uint64(8 * word), _mix(state ^ value), state)
-    return state
-
-
-def _mix(value: np.ndarray) -> np.ndarray:
-    # the finaliser of splitmix64; unsigned overflow is meant
-    value = value + _GOLDEN
-    value = (value ^ (value >> np.uint64(30))) * _MIX[0]
-    value = (value ^ (value >> np.uint64(27))) * _MIX[1]
-    return value ^ (value >> np.uint64(31))
+from toolsample_cli.hashing import splitmix64
 
 
 def uniforms(hashes: np.ndarray, seed: int, round: int) -> np.ndarray:
     """One float64 in (0, 1) an id hash, fresh for every (seed, round)."""
-    salt = _mix(_mix(np.array([seed & (2**64 - 1)], np.uint64)) ^ np.array([round & (2**64 - 1)], np.uint64))
-    return ((_mix(hashes ^ salt) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    salt = splitmix64(
+        splitmix64(np.array([seed & (2**64 - 1)], np.uint64)) ^ np.array([round & (2**64 - 1)], np.uint64)
+    )
+    return ((splitmix64(hashes ^ salt) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def race(hashes: np.ndarray, importance: np.ndarray, seed: int, round: int) -> np.ndarray:

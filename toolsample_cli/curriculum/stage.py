@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli.config import CurriculumConfig
-from toolsample_cli.config.settings import as_record, digest
+from toolsample_cli.config.settings import as_record
 from toolsample_cli.curriculum import hard_tasks, mastery
 from toolsample_cli.curriculum.corpus import Corpus, refuse_test
 from toolsample_cli.curriculum.demonstrations import Sources
@@ -23,6 +23,7 @@ from toolsample_cli.curriculum.mastery import State
 from toolsample_cli.curriculum.next_tasks import next_tasks
 from toolsample_cli.curriculum.sampling import Mix
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.hashing import digest
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested, write_json
 from toolsample_cli.shards.writing import Output
@@ -125,7 +126,7 @@ def _refuse_flags(paths: Paths, options: Options) -> None:
         raise ConfigError("--groups and --scores belong together: the batch is made from both")
     if paths.scores is None and (paths.rollouts or paths.records):
         raise ConfigError("--rollouts and --records belong to a round: give its --groups and --scores, too")
-    options.refuse_part("curriculum", "it draws once over the whole corpus; filter and score take it")
+    options.refuse_slice("curriculum", "it draws once over the whole corpus; filter and score take it")
 
 
 def _refuse_test(tasks: Folder) -> None:

@@ -18,12 +18,12 @@ import polars as pl
 
 from toolsample_cli.config import FilterConfig
 from toolsample_cli.config.settings import as_record
-from toolsample_cli.curriculum.sampling import hash_ids
 from toolsample_cli.errors import DataError
 from toolsample_cli.filter import statistics
 from toolsample_cli.filter.decide import METHODS, decide
 from toolsample_cli.filter.round_facts import round_facts
 from toolsample_cli.filter.run_state import Round, Standing
+from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, Shard, open_folder, refuse_nested
 from toolsample_cli.shards.writing import Output
@@ -80,7 +80,7 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
             f"mean reward above {config.activation_mean:g} for {work.standing.batches_above} of "
             f"{config.activation_batches} batches in a row"
         )
-    account.extra |= options.idle_part(work.first_carried + work.carried_shards, FEWER)
+    account.extra |= options.idle_slice(work.first_carried + work.carried_shards, FEWER)
     if options.dry_run:
         account.rows_in = score_folder.rows
         account.extra["would write"] = f"{len(score_folder.shards) + work.carried_shards} shards to {out}"
@@ -90,11 +90,11 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
     record = {**as_record(config), **options.selection(), "standing before": before}
     inputs = {"scores": score_folder.digest, **({"history": history_folder.digest} if history_folder else {})}
     account.extra["kept"] = 0
-    options.expect(sum(shard.rows for shard in work.scores.shards if options.part.owns(shard.number)))
-    with Output(out, schema.GROUPS, record, inputs, options.overwrite, options.part) as output:
+    options.expect(sum(shard.rows for shard in work.scores.shards if options.slice.owns(shard.number)))
+    with Output(out, schema.GROUPS, record, inputs, options.overwrite, options.slice) as output:
         _write_visited(work, output, account)
         _write_carried(work, output, account)
-        if options.part.index == 0:
+        if options.slice.index == 0:
             output.counts.update({**work.standing.record(), "round": work.round})
         output.finish()
     account.wrote = out
@@ -157,7 +157,7 @@ def _write_visited(work: Work, output: Output, account: Account) -> None:
         _refuse_rounds(shard, found, work.round)
         return shard.number, decide(statistics.visited(found, work.prior), work.config, work.standing, work.round)
 
-    for number, frame in _ahead(decided, [s for s in work.scores.shards if work.options.part.owns(s.number)]):
+    for number, frame in _ahead(decided, [s for s in work.scores.shards if work.options.slice.owns(s.number)]):
         if not output.done(number):
             output.write(number, frame)
         rows = int(frame["n"].sum() + frame["n_error"].sum())
@@ -196,7 +196,7 @@ def _write_carried(work: Work, output: Output, account: Account) -> None:
     work.options.phase("carrying groups over")
     for bucket in range(work.carried_shards):
         number = work.first_carried + bucket
-        if not work.options.part.owns(number):
+        if not work.options.slice.owns(number):
             continue
         frames = []
         for _, frame in work.history.frames():

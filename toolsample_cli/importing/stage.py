@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from toolsample_cli.config import ImportConfig
-from toolsample_cli.config.settings import as_record, digest, nearest
+from toolsample_cli.config.settings import as_record, nearest
 from toolsample_cli.errors import ConfigError, DataError, location
+from toolsample_cli.hashing import digest, sha256
 from toolsample_cli.importing.base import Context, Draft, Reject
 from toolsample_cli.importing.bfcl_questions import read_answers
 from toolsample_cli.importing.hub import PREFIX
@@ -24,7 +25,7 @@ from toolsample_cli.importing.raw_rows import Raw, raw_rows
 from toolsample_cli.importing.sources import Source, sources
 from toolsample_cli.importing.task_builder import Builder
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import refuse_nested, sha256
+from toolsample_cli.shards.reading import refuse_nested
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Account, Options
 from toolsample_cli.toolcalls.call import canonical
@@ -62,7 +63,7 @@ class _Sink:
 
 def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Account:
     """Import raw files or folders into `out`. Raises ConfigError for settings, DataError for unreadable input."""
-    options.refuse_part("import", "it reads all rows in order; import other files into folders of their own")
+    options.refuse_slice("import", "it reads all rows in order; import other files into folders of their own")
     out = Path(out)
     refuse_nested(out, *(name for name in raw if not name.startswith(PREFIX)))
     found = sources(raw, config.format, skip_broken=config.broken == "reject")

@@ -10,9 +10,10 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli.errors import DataError
+from toolsample_cli.hashing import sha256
 from toolsample_cli.inspection.places import Place
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import read_frame, sha256
+from toolsample_cli.shards.reading import read_frame
 
 MOST = 20
 """Faults that are listed of one shard."""

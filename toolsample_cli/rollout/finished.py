@@ -20,30 +20,30 @@ RESOLVED = {"dtype": "auto", "device": "auto", "tokenizer": ""}
 """Settings that the engine, where they are left so, replaces by what it found."""
 
 
-def rows_there(out: Path, part: Slice) -> int:
+def rows_there(out: Path, slice: Slice) -> int:
     """Completions without error in finished shards of this slice and in the spools of unfinished ones."""
     count = 0
     for number, file in numbered(out) if out.is_dir() else []:
-        if part.owns(number):
+        if slice.owns(number):
             read_footer(file)  # names a torn file
             scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
             count += scan.filter(pl.col("error").is_null()).select(pl.len()).collect().item()
     for file in (out.parent / f"{out.name}.tmp").glob("part-*.spool"):
-        if part.owns(int(file.stem.removeprefix("part-"))):
+        if slice.owns(int(file.stem.removeprefix("part-"))):
             with file.open("rb") as handle:
                 count += max(0, sum(line.endswith(b"\n") for line in handle) - 1)  # the first line is a header
     return count
 
 
 def finished(
-    out: Path, model: str | None, config: RolloutConfig, record: Mapping[str, Any], inputs: dict[str, str], part: Slice
+    out: Path, model: str | None, config: RolloutConfig, record: Mapping[str, Any], inputs: dict[str, str], slice: Slice
 ) -> int | None:
     """Rollouts in `out` when this very slice is finished there without an error, else None.
 
     `record` is the lineage without what the engine adds. Weights, tokenizer and template are compared by content, so
     only a local model folder can be known to be the same; any difference is left to the stage to tell.
     """
-    manifest = out.parent / f"{out.name}.manifest{part.suffix}.json"
+    manifest = out.parent / f"{out.name}.manifest{slice.suffix}.json"
     if config.backend not in LOCAL or model is None or not Path(model).is_dir() or not manifest.is_file():
         return None
     try:

@@ -26,8 +26,8 @@ def run_on_ray(
     """What `stages.rollout.run` does, spread over `config.ray_engines` actors; the shards are the same bytes."""
     if importlib.util.find_spec("ray") is None:
         raise MissingDependency("ray", needed_for="--ray", install="pip install 'toolsample[ray]'")
-    if options.part.count != 1:
-        raise ConfigError("--ray spreads the shards itself", hint="leave --shard out")
+    if options.slice.count != 1:
+        raise ConfigError("--ray spreads the shards itself", hint="leave --slice out")
     import ray
 
     ray.init(address=None if config.ray == "local" else config.ray, ignore_reinit_error=True, log_to_driver=False)
@@ -78,7 +78,7 @@ class _Actor:
 
         records = []
         for part in batch["part"]:
-            options = dataclasses.replace(self.options, part=Slice(int(part), self.shards, joined=True))
+            options = dataclasses.replace(self.options, slice=Slice(int(part), self.shards, joined=True))
             account = run(*self.paths, self.model, self.config, options, engine=self.engine)
             record = {**account.record(), "tasks": account.rows_out // self.config.n, "exit_code": account.exit_code}
             records.append(json.dumps(record))

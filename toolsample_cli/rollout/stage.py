@@ -15,8 +15,9 @@ from typing import Any
 import polars as pl
 
 from toolsample_cli.config import RolloutConfig
-from toolsample_cli.config.settings import as_record, digest
+from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.hashing import digest
 from toolsample_cli.models.chat import Chat, conversation
 from toolsample_cli.rollout.engines.model_defaults import with_model_settings
 from toolsample_cli.rollout.finished import finished, rows_there
@@ -61,9 +62,9 @@ class Plan:
         """Output shards in all."""
         return -(-len(self.ids) // self.size)
 
-    def rows(self, part: Slice) -> int:
+    def rows(self, slice: Slice) -> int:
         """Tasks in the output shards of a slice."""
-        return sum(min(self.size, len(self.ids) - k * self.size) for k in range(self.shards) if part.owns(k))
+        return sum(min(self.size, len(self.ids) - k * self.size) for k in range(self.shards) if slice.owns(k))
 
     def chunks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """(output shard number, its task rows); one input shard and one output shard in memory."""
@@ -89,12 +90,12 @@ def run(
     config = with_model_settings(config, model)
     plan = _plan(tasks, config, options)
     account = Account("rollout", rows_in=len(plan.ids))
-    account.extra |= options.idle_part(plan.shards, "a smaller --tasks-per-shard cuts finer")
+    account.extra |= options.idle_slice(plan.shards, "a smaller --tasks-per-shard cuts finer")
     _check(model, config, engine)
-    total = plan.rows(options.part) * config.n
+    total = plan.rows(options.slice) * config.n
     if options.dry_run:
         check_start(config.backend, model)
-        account.extra.update(would_write=total, shards=plan.shards, already_there=rows_there(Path(out), options.part))
+        account.extra.update(would_write=total, shards=plan.shards, already_there=rows_there(Path(out), options.slice))
         return account
     options.expect(total)
     if config.ray:
@@ -104,7 +105,7 @@ def run(
     settings = {key: value for key, value in as_record(config).items() if key not in UNRECORDED}
     settings["stop"] = list(stop_strings(config.stop)) or None
     record, inputs = {**settings, "model": model, **options.selection()}, {"tasks": plan.folder.digest}
-    there = None if engine or options.overwrite else finished(Path(out), model, config, record, inputs, options.part)
+    there = None if engine or options.overwrite else finished(Path(out), model, config, record, inputs, options.slice)
     if there is not None:
         account.rows_out, account.wrote = there, Path(out)
         account.extra["nothing to do"] = "all rollouts are there"
@@ -116,13 +117,13 @@ def run(
         record = {**record, **backend.describe()}
         if config.texts:
             backend.refuse_unknown(plan.ids.to_list(), tasks)
-        with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.part, FREE) as output:
+        with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.slice, FREE) as output:
             _refuse_fewer(output, config.n)
             if options.overwrite:
                 _forget_spools(output)
             work = _Work(output, backend, config, options, digest([record, inputs]))
             for number, rows in plan.chunks():
-                if options.part.owns(number):
+                if options.slice.owns(number):
                     work.shard(number, rows)
             output.counts.update(work.counts)
             output.finish()
@@ -153,7 +154,7 @@ def _check(model: str | None, config: RolloutConfig, engine: Any) -> None:
 
 def _refuse_fewer(output: Output, n: int) -> None:
     for number, file in numbered(output.path):
-        if output.part.owns(number) and read_footer(file).get("config", {}).get("n", n) > n:
+        if output.slice.owns(number) and read_footer(file).get("config", {}).get("n", n) > n:
             raise ConfigError(
                 f"{file}: holds {read_footer(file)['config']['n']} samples a task, -n is {n}",
                 hint="a larger -n tops up; to make fewer, give another folder or --overwrite",
@@ -166,7 +167,7 @@ def _spool_path(output: Output, number: int) -> Path:
 
 def _forget_spools(output: Output) -> None:
     for file in _spool_path(output, 0).parent.glob("part-*.spool"):
-        if output.part.owns(int(file.stem.removeprefix("part-"))):
+        if output.slice.owns(int(file.stem.removeprefix("part-"))):
             file.unlink()
 
 

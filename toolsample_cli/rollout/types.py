@@ -6,7 +6,6 @@ renormalised. An engine that cannot say so names its own convention in `describe
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.hashing import hash_text
 from toolsample_cli.models.chat import Chat, Conversation, load_tokenizer
 from toolsample_cli.models.digests import check_model
 
@@ -178,4 +178,4 @@ def check_start(name: str, model: str | None) -> None:
 def rollout_seed(base: int, task_id: str, round_: int, sample: int) -> int:
     """63-bit seed of one completion; equal prompts under different task ids get different seeds."""
     text = f"{base}\x1f{task_id}\x1f{round_}\x1f{sample}"
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
+    return hash_text(text) >> 1

@@ -129,7 +129,7 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
     account = Account("score", wrote=None if options.dry_run else Path(out))
     source = open_folder(rollouts, schema.ROLLOUTS)
     task_folder = open_folder(tasks, schema.TASKS)
-    account.extra |= options.idle_part(1 + max((shard.number for shard in source.shards), default=0), FEWER)
+    account.extra |= options.idle_slice(1 + max((shard.number for shard in source.shards), default=0), FEWER)
     plan = list(_plan(source, options))
     if options.dry_run:
         account.rows_in = sum(rows for _, rows in plan)
@@ -140,7 +140,7 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
     record = {**as_record(config), **options.selection(), **({"component_digests": digests} if digests else {})}
     inputs = {"tasks": task_folder.digest, "rollouts": source.digest}
     tally = Tally()
-    with Output(out, schema.SCORES, record, inputs=inputs, overwrite=options.overwrite, part=options.part) as output:
+    with Output(out, schema.SCORES, record, inputs=inputs, overwrite=options.overwrite, slice=options.slice) as output:
         for shard, rows in plan:
             if output.done(shard.number):
                 frame = output.existing(shard.number)
@@ -161,7 +161,7 @@ def _plan(source: Folder, options: Options) -> Iterator[tuple[Shard, int]]:
     for shard in source.shards:
         rows = min(shard.rows, left)
         left -= rows
-        if options.part.owns(shard.number) and rows:
+        if options.slice.owns(shard.number) and rows:
             yield shard, rows
 
 

@@ -23,17 +23,17 @@ class FolderLock:
     The whole folder is taken exclusively; slices share it and exclude only their equals.
     """
 
-    def __init__(self, path: Path, beside: Path, part: Slice) -> None:
-        self._path, self._beside, self._part = path, beside, part
+    def __init__(self, path: Path, beside: Path, slice: Slice) -> None:
+        self._path, self._beside, self._slice = path, beside, slice
         self._held: list[tuple[Path, IO[str]]] = []
 
     def take(self) -> None:
         """Take the lock at once. StageFailure when another process has it or the place cannot be written."""
-        whole = self._part.count == 1
+        whole = self._slice.count == 1
         try:
             self._hold("lock", fcntl.LOCK_EX if whole else fcntl.LOCK_SH)
             if not whole:
-                self._hold(f"lock{self._part.suffix}", fcntl.LOCK_EX)
+                self._hold(f"lock{self._slice.suffix}", fcntl.LOCK_EX)
         except BlockingIOError:
             self.release()
             raise StageFailure(f"{self._path}: another process is writing it", hint="wait for it, or stop it") from None

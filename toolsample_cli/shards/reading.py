@@ -6,7 +6,6 @@ stage finished. `output.py` is the writing side.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,8 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from toolsample_cli.config.settings import digest
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.hashing import digest, sha256
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.slice import Slice
 
@@ -64,10 +63,10 @@ class Folder:
         """One shard, checked against the contract; `columns` reads (and checks) only those."""
         return read_frame(shard.path, self.kind, columns)
 
-    def frames(self, columns: list[str] | None = None, part: Slice = Slice()) -> Iterator[tuple[Shard, pl.DataFrame]]:
+    def frames(self, columns: list[str] | None = None, slice: Slice = Slice()) -> Iterator[tuple[Shard, pl.DataFrame]]:
         """Every shard of the slice in order, one in memory at a time."""
         for shard in self.shards:
-            if part.owns(shard.number):
+            if slice.owns(shard.number):
                 yield shard, self.read(shard, columns)
 
     def load(self, columns: list[str] | None = None) -> pl.DataFrame:
@@ -215,11 +214,11 @@ def _manifests(path: Path) -> list[dict[str, Any]]:
     if len(counts) > 1:
         raise DataError(
             f"{path}: slices of {' and of '.join(map(str, counts))}",
-            hint="rerun it with one --shard count, --overwrite",
+            hint="rerun it with one --slice count, --overwrite",
         )
     if parts and len(parts) != counts[0]:
         raise DataError(
-            f"{path}: only {len(parts)} of {counts[0]} slices are finished", hint="run the missing --shard i/n first"
+            f"{path}: only {len(parts)} of {counts[0]} slices are finished", hint="run the missing --slice i/n first"
         )
     manifests = [_read_manifest(file) for match, file in sorted(parts, key=lambda part: int(part[0][1]))]
     for manifest in manifests[1:]:
@@ -256,15 +255,6 @@ def _refuse_unfinished(
             f"{path}: its stage has not finished (no manifest beside it)",
             hint="rerun that stage; it goes on where it stopped",
         )
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    state = hashlib.sha256()
-    with path.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            state.update(block)
-    return state.hexdigest()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

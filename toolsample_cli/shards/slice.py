@@ -1,4 +1,4 @@
-"""Part of a stage's shards: what `--shard i/n` names."""
+"""Part of a stage's shards: what `--slice i/n` names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolsample_cli.errors import ConfigError
 
 @dataclass(frozen=True)
 class Slice:
-    """Part `index` of `count` equal parts of a stage's shards (`--shard 0/3`).
+    """Part `index` of `count` equal parts of a stage's shards (`--slice 0/3`).
 
     `joined`: whoever cut the work makes one manifest of the slices' at the end, so that they may go on with a whole.
     """
@@ -24,7 +24,7 @@ class Slice:
         """`i/n` with 0 <= i < n; ConfigError otherwise."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if not match or not int(match[1]) < int(match[2]):
-            raise ConfigError(f"--shard {text}: expected i/n with 0 <= i < n, as in 0/3")
+            raise ConfigError(f"--slice {text}: expected i/n with 0 <= i < n, as in 0/3")
         return cls(int(match[1]), int(match[2]))
 
     def owns(self, number: int) -> bool:

@@ -20,6 +20,7 @@ import polars as pl
 
 from toolsample_cli import __version__
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.hashing import sha256
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.locks import FolderLock
 from toolsample_cli.shards.reading import (
@@ -30,7 +31,6 @@ from toolsample_cli.shards.reading import (
     read_footer,
     read_frame,
     refuse_nested,
-    sha256,
     sync_folder,
     write_json,
 )
@@ -54,7 +54,7 @@ class Output:
     config: Mapping[str, Any]
     inputs: Mapping[str, str] = field(default_factory=dict)
     overwrite: bool = False
-    part: Slice = Slice()
+    slice: Slice = Slice()
     may_change: frozenset[str] = frozenset()
     counts: Counter[str] = field(default_factory=Counter)
     _written: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Output:
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path}: exists and is not a folder")
         refuse_nested(self.path)
-        self._lock = FolderLock(self.path, self._beside, self.part)
+        self._lock = FolderLock(self.path, self._beside, self.slice)
         self._lock.take()
         try:
             with _as_failure(self.path):
@@ -96,7 +96,7 @@ class Output:
     @property
     def manifest_path(self) -> Path:
         """Where this slice's manifest stands once it is finished."""
-        return self.path.parent / f"{self.path.name}.manifest{self.part.suffix}.json"
+        return self.path.parent / f"{self.path.name}.manifest{self.slice.suffix}.json"
 
     def _sweep(self) -> None:
         """Take away half-written shards of a killed run."""
@@ -106,14 +106,14 @@ class Output:
 
     def _owns(self, name: str) -> bool:
         match = re.fullmatch(r"part-(\d+)\.parquet", name)
-        return bool(match) and self.part.owns(int(match[1]))
+        return bool(match) and self.slice.owns(int(match[1]))
 
     def _standing(self) -> list[tuple[int, Path]]:
         return numbered(self.path) if self.path.exists() else []
 
     def _clear(self) -> None:
         """Delete what this slice made before; never data of another kind, such as a stage's own input."""
-        mine = [file for number, file in self._standing() if self.part.owns(number)]
+        mine = [file for number, file in self._standing() if self.slice.owns(number)]
         for file in mine:
             try:
                 self._refuse_other_kind(file, read_footer(file))
@@ -126,7 +126,7 @@ class Output:
     def _unfinish(self) -> None:
         """From now on the folder is unfinished: its manifests go before the first shard changes."""
         for cut, manifest in self._manifests():
-            if self.part.count == 1 or cut == self.part.suffix or not cut.endswith(f"-of-{self.part.count}"):
+            if self.slice.count == 1 or cut == self.slice.suffix or not cut.endswith(f"-of-{self.slice.count}"):
                 manifest.unlink(missing_ok=True)
 
     def _manifests(self) -> list[tuple[str, Path]]:
@@ -137,13 +137,13 @@ class Output:
 
     def _refuse_other_slices(self) -> None:
         """A slice may go on beside its equals only: the manifest of any other cut would be lost or contradict."""
-        if self.part.count == 1 or self.part.joined:
+        if self.slice.count == 1 or self.slice.joined:
             return
         for cut, _ in self._manifests():
-            if not cut.endswith(f"-of-{self.part.count}"):
+            if not cut.endswith(f"-of-{self.slice.count}"):
                 was = f"in slices of {cut.rpartition('-')[2]}" if cut else "as a whole"
                 raise ConfigError(
-                    f"{self.path}: was made {was}, now --shard {self.part.index}/{self.part.count}",
+                    f"{self.path}: was made {was}, now --slice {self.slice.index}/{self.slice.count}",
                     hint="give --overwrite to every slice to make it anew, or another output folder",
                 )
 
@@ -248,7 +248,7 @@ class Output:
         shards = sorted(self._written.values(), key=lambda shard: int(shard["name"][5:-8]))
         with _as_failure(self.path):
             for number, file in self._standing():
-                if self.part.owns(number) and file.name not in self._written:
+                if self.slice.owns(number) and file.name not in self._written:
                     file.unlink()  # left from a run with more input
             self._unfinish()
         manifest = {

@@ -55,7 +55,7 @@ def run(
 ) -> Account:
     """Train one round; see `toolsample train --help`. `source` is rollouts (grpo) or tasks (sft)."""
     out = Path(out)
-    options.refuse_part("train", "torchrun spreads it over devices")
+    options.refuse_slice("train", "torchrun spreads it over devices")
     refuse_nested(out, source, batch, tasks)
     folders = _open(source, batch, tasks, config)
     preconditions.refuse_test_data(folders.get("tasks"), config)

@@ -10,11 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from toolsample_cli.hashing import GOLDEN, finalise
 from toolsample_cli.rollout.types import Sampling
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def uniforms(seeds: np.ndarray, start: int, steps: int) -> np.ndarray:
@@ -24,14 +21,8 @@ def uniforms(seeds: np.ndarray, start: int, steps: int) -> np.ndarray:
     """
     counters = np.arange(start + 1, start + steps + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        z = _mix(seeds)[:, None] + counters[None, :] * _GOLDEN
-        return (_mix(z) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(z: np.ndarray) -> np.ndarray:
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    return z ^ (z >> np.uint64(31))
+        z = finalise(seeds)[:, None] + counters[None, :] * GOLDEN
+        return (finalise(z) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def log_distribution(logits_RV: torch.Tensor, sampling: Sampling) -> torch.Tensor:

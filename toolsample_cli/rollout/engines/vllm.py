@@ -1,6 +1,6 @@
 """vLLM in this process: all prompts at once, completions as they finish, logprobs of the sampled distribution.
 
-Data parallelism is `--shard i/n`, `--ray` or several servers: one engine a process. Per-request seeds with chunked
+Data parallelism is `--slice i/n`, `--ray` or several servers: one engine a process. Per-request seeds with chunked
 prefill kill vLLM's CPU engine (its generator has no offset), so there prefill is not chunked.
 """
 
