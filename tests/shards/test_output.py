@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import polars as pl
 import pytest
 from support.shard_data import fill, rejects
 
-from toolsample_cli.cli.progress import Progress
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder, refuse_nested
@@ -334,16 +332,3 @@ def test_any_text_survives(tmp_path):
         output.finish()
     folder = open_folder(tmp_path / "x", schema.REJECTS)
     assert folder.load()["detail"].to_list() == TEXTS and folder.config == {"note": "\0 ü"}
-
-
-def test_progress_in_a_log():
-    """Done, total, rate and time left; what stood there before is no work of this run."""
-    stream = io.StringIO()
-    progress = Progress("rollout", stream)
-    progress.expect(100)
-    progress.found(20)
-    progress.tick(30)
-    assert progress.line(10.0) == "50 of 100 rows, 3/s, 17 s left" and stream.getvalue() == ""
-    progress.LOG_EVERY = 0.0
-    progress.tick(1)
-    assert stream.getvalue().startswith("rollout: 51 of 100 rows, ") and stream.getvalue().endswith(" left\n")
