@@ -15,7 +15,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """Unicode categories: control (ESC, C1), format (bidi, zero width, tags), private use, surrogates, separators."""
 
 
-def visible(text: str) -> str:
+def printable(text: str) -> str:
     """The text with every character that moves a cursor, turns the writing or cannot be seen spelled out as \\uXXXX.
 
     Line ends and tabs stay; lone surrogates, which no terminal can encode, are spelled out too.
@@ -26,8 +26,8 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`visible`, and line ends become spaces: data cannot forge a line of its own."""
-    return visible(re.sub(r"\s*[\r\n]+\s*", " ", text.strip()).replace("\t", " "))
+    """`printable`, and line ends become spaces: data cannot forge a line of its own."""
+    return printable(re.sub(r"\s*[\r\n]+\s*", " ", text.strip()).replace("\t", " "))
 
 
 def json_line(value: Any, indent: int | None = None) -> str:

@@ -19,7 +19,7 @@ from typer.main import get_command
 from toolsample_cli.cli.app import COMMANDS, build, run
 from toolsample_cli.cli.progress import Progress
 from toolsample_cli.stage import Account
-from toolsample_cli.terminal import json_line, one_line, visible
+from toolsample_cli.terminal import json_line, one_line, printable
 
 EVIL = "a\x1b]52;c;AAAA\x07\x9b2J\u202eb\u2066\u200b\ud800\U000e0041\x7f"
 RAW = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
@@ -32,10 +32,10 @@ def raw(text: str) -> list[str]:
 
 @given(st.text() | st.just(EVIL))
 def test_nothing_raw_is_printed_and_nothing_readable_is_lost(text):
-    assert raw(visible(text)) == [] and raw(one_line(text)) == [] and "\n" not in one_line(text)
+    assert raw(printable(text)) == [] and raw(one_line(text)) == [] and "\n" not in one_line(text)
     assert raw(json_line({text: [text]})) == [] and json.loads(json_line({text: [text]})) == {text: [text]}
     plain = "".join(char for char in text if char not in raw(text))
-    assert visible(plain) == plain
+    assert printable(plain) == plain
 
 
 def test_the_closing_line_obeys_nobody(capsys):

@@ -16,7 +16,7 @@ from toolsample_cli.cli import commands
 from toolsample_cli.cli.help import GroupedCommand
 from toolsample_cli.cli.inspect import inspect
 from toolsample_cli.errors import INTERRUPTED, ToolsampleError
-from toolsample_cli.terminal import one_line, visible
+from toolsample_cli.terminal import one_line, printable
 
 
 class Command(NamedTuple):
@@ -112,7 +112,7 @@ def show_traceback(kind: type[BaseException], error: BaseException, at: object) 
     import traceback
 
     del kind, at
-    print(visible("".join(traceback.format_exception(error))), file=sys.stderr)
+    print(printable("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
 def _reader_left() -> int:

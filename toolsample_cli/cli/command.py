@@ -21,7 +21,7 @@ from toolsample_cli.config import read_recipe
 from toolsample_cli.config.settings import resolve
 from toolsample_cli.json_types import Row
 from toolsample_cli.stage import Account, Options
-from toolsample_cli.terminal import json_line, one_line, visible
+from toolsample_cli.terminal import json_line, one_line, printable
 
 SHORT = {"n": "-n"}
 
@@ -57,7 +57,7 @@ def finish(account: Account, as_json: bool) -> None:
     if as_json:
         print(json_line(account.record()))
     elif account.report:
-        print(visible(account.report))
+        print(printable(account.report))
     raise typer.Exit(account.exit_code)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from toolsample_cli.inspection.argument_diff import compare
 from toolsample_cli.inspection.render import clip, number
-from toolsample_cli.terminal import visible
+from toolsample_cli.terminal import printable
 
 WIDE = 100
 """Columns from which gold and completion stand side by side."""
@@ -23,7 +23,7 @@ def show_record(console: Console, found: dict[str, Any], full: bool) -> None:
     """One record: ids, prompt, tools, gold beside completion, components, and whatever else the row holds."""
     main = next(iter(found.values()))
     ids = "  ".join(f"{name} {main[name]}" for name in _ID_COLUMNS if main.get(name) is not None)
-    console.print(Text(visible(ids), "bold"))
+    console.print(Text(printable(ids), "bold"))
     task, rollout, score = found.get("tasks"), found.get("rollouts"), found.get("scores")
     if task:
         for part in _prompt(task, full):
@@ -59,19 +59,19 @@ def _prompt(task: dict[str, Any], full: bool) -> Iterator[RenderableType]:
     yield Panel(Group(*(_message(m, full) for m in messages)), title="prompt", title_align="left")
     tools = Text()
     for tool in _json(task.get("tools_json"), []):
-        tools.append(visible(signature(tool)), style="green")
-        tools.append(f"  {visible(str(tool.get('description', '')))[:160]}\n", style="dim")
+        tools.append(printable(signature(tool)), style="green")
+        tools.append(f"  {printable(str(tool.get('description', '')))[:160]}\n", style="dim")
     if tools:
         yield Panel(tools[:-1], title="tools", title_align="left")
 
 
 def _message(message: dict[str, Any], full: bool) -> Text:
-    text = Text(f"{visible(str(message.get('role')))}: ", style="bold magenta")
+    text = Text(f"{printable(str(message.get('role')))}: ", style="bold magenta")
     text.append_text(clip(str(message.get("content") or ""), full))
     for call in message.get("tool_calls") or []:
         function = call.get("function", call)
         arguments = json.dumps(function.get("arguments"), ensure_ascii=False)
-        text.append(f"\n  {visible(str(function.get('name')))}({visible(arguments)})", style="yellow")
+        text.append(f"\n  {printable(str(function.get('name')))}({printable(arguments)})", style="yellow")
     return text
 
 
@@ -94,22 +94,24 @@ def signature(tool: dict[str, Any]) -> str:
 def _gold(task: dict[str, Any], full: bool) -> Panel:
     text = clip(task["gold_text"] if task.get("gold_text") is not None else task.get("gold_json") or "", full)
     for doubt in _json(task.get("gold_issues_json"), []):
-        text.append(visible(f"\ndoubtful: {doubt.get('issue')} {doubt.get('detail', '')}"), style="yellow")
-    return Panel(text, title=Text(visible(f"gold ({task.get('gold_kind')})")), title_align="left", border_style="green")
+        text.append(printable(f"\ndoubtful: {doubt.get('issue')} {doubt.get('detail', '')}"), style="yellow")
+    return Panel(
+        text, title=Text(printable(f"gold ({task.get('gold_kind')})")), title_align="left", border_style="green"
+    )
 
 
 def _completion(rollout: dict[str, Any] | None, full: bool) -> Panel | None:
     if rollout is None:
         return None
     if rollout.get("error") is not None:
-        error = Text(visible(rollout["error"]), style="red")
+        error = Text(printable(rollout["error"]), style="red")
         return Panel(error, title="error", title_align="left", border_style="red")
     tokens = len(rollout.get("completion_ids") or [])
     title = f"completion ({tokens} tokens, {rollout.get('finish_reason')}"
     logprobs = [value for value in rollout.get("logprobs") or [] if value is not None]
     title += f", mean logprob {sum(logprobs) / len(logprobs):.3f})" if logprobs else ")"
     shown = clip(rollout.get("text") or "", full)
-    return Panel(shown, title=Text(visible(title)), title_align="left", border_style="cyan")
+    return Panel(shown, title=Text(printable(title)), title_align="left", border_style="cyan")
 
 
 def _beside(console: Console, *panels: Panel | None) -> RenderableType:
@@ -131,7 +133,7 @@ def _components(score: dict[str, Any]) -> Table:
     earned = [f"{number(score[n])} / {number(score[f'{n}_max'])}" if score.get(n) is not None else "-" for n in names]
     bounds = f"{number(score.get('reward'))} in [{number(score['reward_min'])}, {number(score['reward_max'])}]"
     flags = [{True: "yes", False: "no", None: "-"}[score.get(name)] for name in ("exact", "schema_valid")]
-    table.add_row(*earned, bounds, *flags, visible(str(score.get("parse_status"))))
+    table.add_row(*earned, bounds, *flags, printable(str(score.get("parse_status"))))
     return table
 
 
@@ -144,7 +146,7 @@ def _arguments(task: dict[str, Any], score: dict[str, Any]) -> Table | Text:
         table.add_column(name, overflow="fold")
     for mark, call, argument, gold, given in rows:
         style = {"=": "green", "≠": "red", "-": "red", "+": "yellow"}[mark]
-        cells = (Text(visible(cell)) for cell in (call, argument, gold[:200], given[:200]))
+        cells = (Text(printable(cell)) for cell in (call, argument, gold[:200], given[:200]))
         table.add_row(Text(mark, style=style), *cells)
     return table
 
@@ -158,7 +160,7 @@ def _samples(rows: list[dict[str, Any]], width: int) -> Table:
     table.add_column("calls", no_wrap=True, overflow="ellipsis", max_width=max(12, width - 62))
     for row in rows:
         cells = [_cell(row.get(name)) for name in names]
-        table.add_row(*cells, visible(str(row.get("parse_status"))), visible(_calls(row.get("calls_json"))))
+        table.add_row(*cells, printable(str(row.get("parse_status"))), printable(calls_text(row.get("calls_json"))))
     return table
 
 
@@ -168,7 +170,8 @@ def _cell(value: Any) -> str:
     return number(value)
 
 
-def _calls(text: str | None) -> str:
+def calls_text(text: str | None) -> str:
+    """Calls as a person writes them: name(argument="value"); another."""
     shown = []
     for call in _json(text, []):
         pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call["arguments"].items())
@@ -186,7 +189,7 @@ def _row(kind: str, row: dict[str, Any], full: bool) -> Table:
         elif isinstance(value, float):
             value = f"{value:.6g}"
         if value not in (None, "", "[]", "{}"):
-            table.add_row(visible(name), clip(str(value), full, 400))
+            table.add_row(printable(name), clip(str(value), full, 400))
     return table
 
 

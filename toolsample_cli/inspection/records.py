@@ -66,7 +66,7 @@ def find(place: Place, test: pl.Expr, most: int) -> list[dict[str, Any]]:
     return found
 
 
-def gather(row: dict[str, Any], kind: str | None, places: list[Place]) -> dict[str, Any]:
+def related(row: dict[str, Any], kind: str | None, places: list[Place]) -> dict[str, Any]:
     """{kind: row} of the row itself and of what belongs to it in the other places; `samples` for a group."""
     found: dict[str, Any] = {kind or "row": row}
     task_id = row.get("task_id") or _task_of(row.get("rollout_id"))

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolsample_cli.inspection.folder_facts import Summary
-from toolsample_cli.terminal import visible
+from toolsample_cli.terminal import printable
 
 PIPED = 120
 """Columns where nobody watches: a pipe has no width, and numbers should not be cut for one."""
@@ -35,7 +35,7 @@ class Screen(Console):
 
 def clip(text: str, full: bool, most: int = LONG) -> Text:
     """Cleaned text, its middle left out when it is long."""
-    text = visible(text)
+    text = printable(text)
     if full or len(text) <= most:
         return Text(text)
     half = most // 2
@@ -66,7 +66,7 @@ def show_facts(console: Console, facts: dict[str, Any]) -> None:
     for name in ("config", "inputs", "counts"):
         if facts[name]:
             pairs = (f"{key} {_short(value)}" for key, value in facts[name].items() if value not in ("", None))
-            lineage.add_row(name, visible(", ".join(pairs)))
+            lineage.add_row(name, printable(", ".join(pairs)))
     console.print(lineage)
     mixed = {"metric", "value"} if "metrics" in facts else set()  # one column of many metrics: each has its own line
     columns = [summary for summary in facts["columns"] if summary.name not in mixed]
@@ -84,7 +84,7 @@ def show_facts(console: Console, facts: dict[str, Any]) -> None:
 def _head(facts: dict[str, Any]) -> Text:
     state = {True: "complete", False: "NOT FINISHED", None: "no manifest"}[facts["complete"]]
     size = facts["bytes"] / 1e6
-    head = Text(visible(facts["path"]), style="bold")
+    head = Text(printable(facts["path"]), style="bold")
     head.append(f"\n{facts['kind'] or 'not one of ours'}", style="bold cyan")
     if facts["meaning"]:
         head.append(f": {facts['meaning']}", style="not bold cyan")
@@ -102,13 +102,13 @@ def _columns(summaries: list[Summary], width: int) -> Table:
     for one in summaries:
         measure = {"value": _type(one.dtype), "true": "share true"}.get(one.measures, one.measures)
         cells = [number(v) for v in (one.low, one.mean, one.high, one.std)]
-        rows.append((visible(one.name), measure, number(one.nulls) if one.nulls else "", *cells))
+        rows.append((printable(one.name), measure, number(one.nulls) if one.nulls else "", *cells))
     return _table(("column", "measure", "null", "min", "mean", "max", "std"), rows, width, texts=2)
 
 
 def _metrics(metrics: list[dict[str, Any]], width: int) -> Table:
     names = ("metric", "steps", "first", "last", "min", "mean", "max")
-    rows = [(visible(one["metric"]), *(number(one[name]) for name in names[1:])) for one in metrics]
+    rows = [(printable(one["metric"]), *(number(one[name]) for name in names[1:])) for one in metrics]
     return _table(names, rows, width, texts=1)
 
 
@@ -132,7 +132,7 @@ def _type(dtype: str) -> str:
 def _shares(summary: Summary, width: int) -> Text:
     total = summary.rows or 1
     top = sorted(summary.words.items(), key=lambda item: (-item[1], item[0]))[:8]
-    parts = [f"{visible(word)} {count:,} ({100 * count / total:.0f} %)" for word, count in top]
+    parts = [f"{printable(word)} {count:,} ({100 * count / total:.0f} %)" for word, count in top]
     rest = len(summary.words) - len(top)
     text = Text(f"{summary.name}: ", style="bold")
     text.append(", ".join(parts) + (f", {rest} more" if rest > 0 else ""), style="not bold")

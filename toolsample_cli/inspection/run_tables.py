@@ -10,14 +10,14 @@ from rich.text import Text
 
 from toolsample_cli.inspection.changes import Changes
 from toolsample_cli.inspection.render import number
-from toolsample_cli.terminal import visible
+from toolsample_cli.terminal import printable
 
 _STYLE = {"complete": "green", "being written": "cyan", "not finished": "yellow", "damaged": "bold red"}
 
 
 def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> None:
     """One line for every folder of shards, model and summary."""
-    console.print(Text(visible(root), style="bold"))
+    console.print(Text(printable(root), style="bold"))
     table = Table(box=None, padding=(0, 1), header_style="dim")
     cells = [_cells(entry) for entry in entries]
     widths = [max([len(row[column]) for row in cells] + [5]) for column in range(4)]
@@ -27,7 +27,7 @@ def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> N
     if room >= 12:
         table.add_column("about", no_wrap=True, style="dim")
     for row, entry in zip(cells, entries, strict=True):
-        about = Text(visible(entry.get("about", "")))
+        about = Text(printable(entry.get("about", "")))
         about.truncate(room, overflow="ellipsis")
         table.add_row(*row[:3], Text(row[3], _STYLE.get(row[3], "")), *([about] if room >= 12 else []))
     console.print(table)
@@ -38,7 +38,7 @@ def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> N
 
 def _cells(entry: dict[str, Any]) -> tuple[str, str, str, str]:
     rows = number(entry["rows"]) if "rows" in entry else ""
-    return visible(entry["path"]), visible(entry["kind"] or "?"), rows, entry.get("state", "")
+    return printable(entry["path"]), printable(entry["kind"] or "?"), rows, entry.get("state", "")
 
 
 def show_changes(console: Console, found: Changes) -> None:
@@ -50,7 +50,7 @@ def show_changes(console: Console, found: Changes) -> None:
     )
     if found.settings:
         parts = [f"{key} {_setting(old)} -> {_setting(new)}" for key, (old, new) in found.settings.items()]
-        console.print(Text("settings: ", style="dim").append(visible("; ".join(parts)), style="not dim"))
+        console.print(Text("settings: ", style="dim").append(printable("; ".join(parts)), style="not dim"))
     for name, old, new in (
         ("mean reward", found.mean_old, found.mean_new),
         ("exact", found.exact_old, found.exact_new),
@@ -63,10 +63,10 @@ def show_changes(console: Console, found: Changes) -> None:
     )
     for name, one in found.further.items():
         means = ("none" if one[key] is None else f"{one[key]:.4f}" for key in ("old", "new"))
-        console.print(f"{visible(name)}: {' -> '.join(means)} ({one['changed']:,} changed)")
+        console.print(f"{printable(name)}: {' -> '.join(means)} ({one['changed']:,} changed)")
     for title, counter in (("why", found.why), ("in", found.categories)):
         if counter:
-            parts = [f"{visible(word)} {count:,}" for word, count in counter.most_common(8)]
+            parts = [f"{printable(word)} {count:,}" for word, count in counter.most_common(8)]
             console.print(Text(f"{title}: ", style="dim").append(", ".join(parts), style="not dim"))
     if found.largest:
         console.print(_largest(found, console.width))
@@ -85,7 +85,7 @@ def _largest(found: Changes, width: int) -> Table:
     table.add_column("why", overflow="fold")
     for row in found.largest:
         cells = [_pair(row[name]) for name in ("reward", "format", "name", "key", "value")]
-        table.add_row(visible(row["rollout_id"]), *cells, visible("; ".join(row["why"])))
+        table.add_row(printable(row["rollout_id"]), *cells, printable("; ".join(row["why"])))
     return table
 
 
