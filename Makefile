@@ -28,8 +28,8 @@ test: $(STAMP)  ## the default tests
 test-slow: $(STAMP)  ## the long checks: other engines, official scorers, peers
 	@$(BIN)/python -m pytest -m slow
 
-lint: $(STAMP)  ## style and dead imports
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: $(STAMP)  ## style, types and the direction of imports
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
 format: $(STAMP)  ## rewrite to the house style
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -40,7 +40,7 @@ policy: $(STAMP)  ## rebuild the two fixture policies (long; see fixtures/README
 docs: $(STAMP)  ## write the reference pages under docs/ from the code
 	@$(BIN)/python docs/generate.py
 
-bench: $(STAMP)  ## one JSON line a benchmark
+bench: $(STAMP)  ## one JSON line per benchmark
 	@for script in benchmarks/[a-z]*.py; do case $$script in *gpu_*) ;; *) $(BIN)/python $$script --json || exit 1;; esac; done
 
 clean:  ## remove what make and the stages made here

@@ -30,52 +30,63 @@ TABLE_ROWS = 20
 """Rows of a table unless --limit asks for more."""
 
 
+Where = Annotated[
+    MaybeText, typer.Option("--where", help="SQL condition on one row: reward < 1 and not exact.", rich_help_panel=ASK)
+]
+Sort = Annotated[MaybeText, typer.Option("--sort", help="Column or SQL expression to sort by.", rich_help_panel=ASK)]
+Desc = Annotated[bool, typer.Option("--desc", help="Largest first.", rich_help_panel=ASK)]
+Columns = Annotated[
+    MaybeText, typer.Option("--columns", help="Columns to show, comma-separated; `all`.", rich_help_panel=ASK)
+]
+By = Annotated[MaybeText, typer.Option("--by", help="Count rows and take means by this column.", rich_help_panel=ASK)]
+Limit = Annotated[
+    MaybeInt,
+    typer.Option("--limit", min=1, help=f"At most N rows (default: {TABLE_ROWS} in a table).", rich_help_panel=ASK),
+]
+Ask = Annotated[
+    MaybeText,
+    typer.Option(
+        "--ask", help="A saved question by name; `list` names them all.", rich_help_panel=ASK, autocompletion=_saved
+    ),
+]
+AsIds = Annotated[
+    bool, typer.Option("--ids", help="Print the task ids alone, for --ids of other commands.", rich_help_panel=ASK)
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.", rich_help_panel=ASK)]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.", rich_help_panel=COMMON)]
+Index = Annotated[
+    MaybeInt, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.", rich_help_panel=LOOK)
+]
+RowId = Annotated[
+    MaybeText, typer.Option("--id", help="Show the row whose id is or begins with this.", rich_help_panel=LOOK)
+]
+Full = Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.", rich_help_panel=LOOK)]
+Diff = Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NEW.", rich_help_panel=LOOK)]
+Validate = Annotated[
+    bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.", rich_help_panel=LOOK)
+]
+Paths = Annotated[
+    MaybePaths, typer.Argument(help="Shards, a round or a run; more folders of shards are used for joins.")
+]
+
+
 def inspect(
-    paths: Annotated[
-        MaybePaths, typer.Argument(help="Shards, a round or a run; more folders of shards are used for joins.")
-    ] = None,
-    index: Annotated[
-        MaybeInt, typer.Option("-i", "--index", help="Show row N, from 1; -1 is the last.", rich_help_panel=LOOK)
-    ] = None,
-    row_id: Annotated[
-        MaybeText, typer.Option("--id", help="Show the row whose id is or begins with this.", rich_help_panel=LOOK)
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Leave nothing out of long texts.", rich_help_panel=LOOK)
-    ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NEW.", rich_help_panel=LOOK)] = False,
-    validate: Annotated[
-        bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.", rich_help_panel=LOOK)
-    ] = False,
-    ask: Annotated[
-        MaybeText,
-        typer.Option(
-            "--ask", help="A saved question by name; `list` names them all.", rich_help_panel=ASK, autocompletion=_saved
-        ),
-    ] = None,
-    where: Annotated[
-        MaybeText,
-        typer.Option("--where", help="SQL condition on one row: reward < 1 and not exact.", rich_help_panel=ASK),
-    ] = None,
-    sort: Annotated[
-        MaybeText, typer.Option("--sort", help="Column or SQL expression to sort by.", rich_help_panel=ASK)
-    ] = None,
-    desc: Annotated[bool, typer.Option("--desc", help="Largest first.", rich_help_panel=ASK)] = False,
-    columns: Annotated[
-        MaybeText, typer.Option("--columns", help="Columns to show, comma-separated; `all`.", rich_help_panel=ASK)
-    ] = None,
-    by: Annotated[
-        MaybeText, typer.Option("--by", help="Count rows and take means by this column.", rich_help_panel=ASK)
-    ] = None,
-    limit: Annotated[
-        MaybeInt,
-        typer.Option("--limit", min=1, help=f"At most N rows (default: {TABLE_ROWS} in a table).", rich_help_panel=ASK),
-    ] = None,
-    as_ids: Annotated[
-        bool, typer.Option("--ids", help="Print the task ids alone, for --ids of other commands.", rich_help_panel=ASK)
-    ] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.", rich_help_panel=ASK)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.", rich_help_panel=COMMON)] = False,
+    paths: Paths = None,
+    index: Index = None,
+    row_id: RowId = None,
+    full: Full = False,
+    diff: Diff = False,
+    validate: Validate = False,
+    ask: Ask = None,
+    where: Where = None,
+    sort: Sort = None,
+    desc: Desc = False,
+    columns: Columns = None,
+    by: By = None,
+    limit: Limit = None,
+    as_ids: AsIds = False,
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what shards hold, one record, or an answer.
 

@@ -35,7 +35,7 @@ def run_on_ray(
     try:
         work = ray.data.from_items([{"part": i} for i in range(shards)], override_num_blocks=shards)
         given = (str(Path(tasks).resolve()), str(Path(out).resolve()), model, dataclasses.replace(config, ray=""))
-        quiet = dataclasses.replace(options, tick=silent, found=silent, expect=silent)
+        quiet = dataclasses.replace(options, tick=silent, found=silent, expect=silent, phase=silent)
         done = work.map_batches(
             _Actor,
             fn_constructor_args=(*given, quiet, shards),
