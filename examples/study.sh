@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The study of docs/study.md from nothing: a world, two starting policies, the arms of study-small.toml x five seeds from
+# The study of docs/study/README.md from nothing: a world, two starting policies, the arms of study-small.toml x five seeds from
 # each, then the three questions asked afterwards. Four to five hours on one core. What is finished is not run again;
 # `POLICIES=policy ARMS="uniform dscl" SEEDS=0,1 WHY=0` runs less of it.
-#   bash examples/study.sh && python docs/study.py --collect runs/study/runs
+#   bash examples/study.sh && python docs/study/study.py --collect runs/study/runs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 run=${RUN:-runs/study} recipe=${RECIPE:-examples/study-small.toml} seeds=${SEEDS:-0,1,2,3,4}

@@ -18,7 +18,7 @@ from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Options
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "study"))
 
 import study  # noqa: E402
 
@@ -82,7 +82,7 @@ def test_the_recipe_has_the_arms_of_the_page():
 
 
 def test_the_page_says_what_the_raw_numbers_say():
-    """Every table of the page is made from docs/study.parquet, and every run in it spent the same rollouts."""
+    """Every table of the page is made from docs/study/runs.parquet, and every run in it spent the same rollouts."""
     frame = pl.read_parquet(study.RAW)
     text = study.PAGE.read_text(encoding="utf-8")
     assert study.page(text, frame) == text

@@ -1,4 +1,4 @@
-"""What the shards of a run tell beyond its round records: the reasons behind the curves of docs/study.md."""
+"""What the shards of a run tell beyond its round records: the reasons behind the curves of docs/study/README.md."""
 
 from __future__ import annotations
 

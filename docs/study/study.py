@@ -1,7 +1,8 @@
 """The study's numbers and page.
 
-`python docs/study.py --collect RUNS` reads finished runs (of examples/study.sh) into docs/study.parquet, a row
-a round. `python docs/study.py` makes the plots and the tables of docs/study.md anew from that file alone.
+`python docs/study/study.py --collect RUNS` reads finished runs (of examples/study.sh) into docs/study/runs.parquet,
+one row per round. `python docs/study/study.py` makes the plots and the tables of docs/study/README.md anew from that
+file alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolsample_cli.bfcl.questions import read_questions
 from toolsample_cli.experiment.report import RunRecord, collapsed, collect, figure, final, interval
 
 FOLDER = Path(__file__).resolve().parent
-RAW, PAGE = FOLDER / "study.parquet", FOLDER / "study.md"
+RAW, PAGE = FOLDER / "runs.parquet", FOLDER / "README.md"
 ARMS = ("uniform", "dapo", "rds", "tdcl", "dscl", "dmhs", "set", "toolexpander", "everything")
 POLICIES = ("policy", "policy-weak")
 TRIED = ("fade", "dmhs-calls", "coarse", "coarse-dmhs")
@@ -34,7 +35,7 @@ PLAIN = ("round", "rollouts", "trained_on", "reward", "exact", "dead", "all_wron
 
 
 def rows_of(policy: str, folder: Path, checker: Checker | None = None) -> list[dict[str, Any]]:
-    """A row a round of every run below `folder`; without a checker the column `bfcl` is empty."""
+    """One row per round of every run below `folder`; without a checker the column `bfcl` is empty."""
     rows = []
     for run in sorted(collect(folder), key=lambda run: ((*ARMS, *TRIED).index(run.arm), run.seed)):
         place, steps, trained, cpu = folder / run.arm / f"seed-{run.seed}", 0, 0, 0.0
@@ -218,7 +219,7 @@ def plots(frame: pl.DataFrame) -> dict[str, str]:
         titles = {"exact": "held-out exact share", "dead": "dead groups"}
         for name, get in curves.items():
             title = f"{policy}: {titles.get(name, f'held-out mastery, {name}')}"
-            made[f"study-{policy}-{name}.svg"] = figure(runs, get, title)
+            made[f"{policy}-{name}.svg"] = figure(runs, get, title)
     return made
 
 
@@ -227,7 +228,7 @@ def page(text: str, frame: pl.DataFrame) -> str:
     for name, body in parts(frame).items():
         pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
         if not pattern.search(text):
-            raise SystemExit(f"{PAGE.name} has no part <!-- {name} -->")
+            raise SystemExit(f"{PAGE} has no part <!-- {name} -->")
         text = pattern.sub(lambda match, body=body: f"{match[1]}{body}\n{match[2]}", text)
     return text
 
@@ -235,7 +236,7 @@ def page(text: str, frame: pl.DataFrame) -> str:
 def main() -> None:
     """Collect or rebuild."""
     parser = argparse.ArgumentParser(description="the study's numbers and page")
-    parser.add_argument("--collect", type=Path, metavar="RUNS", help="read runs into docs/study.parquet first")
+    parser.add_argument("--collect", type=Path, metavar="RUNS", help="read runs into docs/study/runs.parquet first")
     parser.add_argument("--print", action="store_true", help="print the tables and write nothing")
     args = parser.parse_args()
     if args.collect:
