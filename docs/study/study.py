@@ -18,7 +18,7 @@ import polars as pl
 from study_counts import counts, shards, table
 
 from toolsample_cli.bfcl import environment
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.checker import Checker as Official
 from toolsample_cli.bfcl.judging import judge_all
 from toolsample_cli.bfcl.questions import read_questions
 from toolsample_cli.experiment.report import RunRecord, collapsed, collect, figure, final, interval
@@ -61,7 +61,7 @@ def rows_of(policy: str, folder: Path, checker: Checker | None = None) -> list[d
 class Checker:
     """The official BFCL checker on the greedy answers to the held-out tasks, which the runs keep."""
 
-    def __init__(self, scorer: Scorer, entries: Path, tasks: Path) -> None:
+    def __init__(self, scorer: Official, entries: Path, tasks: Path) -> None:
         self.scorer = scorer
         self.questions = {question.id: question for question in read_questions(entries)}
         names = shards(tasks, "task_id", "extra_json")
@@ -241,7 +241,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.collect:
         folders = sorted(path.parent for path in args.collect.glob("*/summary.json"))
-        with Scorer(environment.provide("v4")) as scorer:
+        with Official(environment.provide("v4")) as scorer:
             checker = Checker(scorer, args.collect.parent / "raw" / "bfcl", args.collect.parent / HELD)
             rows = [row for folder in folders for row in rows_of(folder.name, folder, checker)]
         frame = pl.DataFrame(rows, infer_schema_length=None)

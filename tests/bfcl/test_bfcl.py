@@ -19,11 +19,12 @@ from support.bfcl_world import BOOK, BOOKED, question, write_world
 from support.tiny_model import tiny_model
 
 from toolsample_cli.bfcl import categories, environment, prompts
-from toolsample_cli.bfcl.aggregate import Tally, formats, overall, tallies, wilson
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.aggregate import CategoryTally as Tally
+from toolsample_cli.bfcl.aggregate import formats, overall, tallies, wilson
+from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.bfcl.judging import judge, judge_all, unread_calls
 from toolsample_cli.bfcl.questions import read_questions
-from toolsample_cli.bfcl.stage import Sources, run
+from toolsample_cli.bfcl.stage import QuestionSource, run
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, DataError, MissingDependency
 from toolsample_cli.shards.journal import Journal
@@ -86,7 +87,11 @@ def test_late_v3_overall_is_the_mean_of_three_parts():
     """Never calling a tool earns 19.7 percent, because live irrelevance is 39 percent of the live rows."""
     sizes = {"live_simple": 258, "live_multiple": 1053, "live_parallel": 16, "live_parallel_multiple": 24}
     counts = {name: Tally(0, sizes.get(name, 200)) for name in categories.SCORED["v3"]}
-    counts |= {"irrelevance": Tally(240, 240), "live_irrelevance": Tally(882, 882), "live_relevance": Tally(0, 18)}
+    counts |= {
+        "irrelevance": Tally(240, 240),
+        "live_irrelevance": Tally(882, 882),
+        "live_relevance": Tally(0, 18),
+    }
     parts = overall(counts, "v3")
     assert math.isclose(parts["non_live"], 0.2)
     assert math.isclose(parts["live"], 882 / 2251)
@@ -267,7 +272,7 @@ def test_verdicts_of_the_official_checker(v4, world: Path, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     questions = {q.id: q for q in read_questions(world)}
     started = time.monotonic()
-    with Scorer(v4) as scorer:
+    with Checker(v4) as scorer:
         for entry_id, answers in cases.items():
             for text, valid, error_type in answers:
                 record = {"prompt": "p", "text": text}
@@ -281,7 +286,7 @@ def test_verdicts_of_the_official_checker(v4, world: Path, tmp_path: Path, monke
 def test_a_failed_inference_is_no_correct_refusal(v4, world: Path):
     """The official evaluator would count the error text as a refusal."""
     (question,) = [q for q in read_questions(world) if q.kind == "irrelevance"]
-    with Scorer(v4) as scorer:
+    with Checker(v4) as scorer:
         ((row, _),) = judge_all(scorer, [question], {question.id: {"error": "engine: timeout"}}, "hermes")
     assert row["valid"] is None
     assert row["error_type"] == "inference: engine: timeout"
@@ -291,7 +296,7 @@ def test_calls_that_the_official_reader_does_not_see_are_counted(v4, world: Path
     """A call without its closing tag is a right refusal officially; the summary says how many there are."""
     (question,) = [q for q in read_questions(world) if q.kind == "irrelevance"]
     record = {"prompt": "p", "text": '<tool_call>\n{"name": "send_mail", "arguments": {"to": "Ana"}}'}
-    with Scorer(v4) as scorer:
+    with Checker(v4) as scorer:
         judged = judge_all(scorer, [question], {question.id: record}, "hermes")
     assert judged[0][0]["valid"] is True
     assert unread_calls(judged, {question.id: record}, "hermes") == 1
@@ -304,9 +309,9 @@ def test_a_request_over_its_time_is_wrong_and_the_next_one_is_judged(v4, world: 
     questions = read_questions(world)
     simple = next(q for q in questions if q.category == "simple_python")
     good = {"prompt": "p", "text": _hermes(RIGHT_BOOK)}
-    with Scorer(v4) as scorer:
+    with Checker(v4) as scorer:
         judge(scorer, simple, good, "hermes")
-        scorer._process.send_signal(signal.SIGSTOP)  # a hung scorer: on a fast machine no limit is short enough
+        scorer._pipes.process.send_signal(signal.SIGSTOP)  # a hung scorer: on a fast machine no limit is short enough
         scorer.seconds = 0.5
         late, _ = judge(scorer, simple, good, "hermes")
         scorer.seconds = 20.0
@@ -318,7 +323,7 @@ def test_a_request_over_its_time_is_wrong_and_the_next_one_is_judged(v4, world: 
 
 def test_official_questions_are_there_in_full(v4):
     """Counts of the pinned release."""
-    with Scorer(v4) as scorer:
+    with Checker(v4) as scorer:
         assert len(scorer.entries("simple_python")) == 400
         assert len(scorer.entries("irrelevance")) == 240
         hinted = scorer.entries("simple_java")[0]["function"][0]["description"]
@@ -368,7 +373,7 @@ def test_a_checkpoint_is_asked_judged_and_summed_up(v4, world: Path, tmp_path: P
     model = str(tiny_model(tmp_path))
     config = EvalConfig(max_new_tokens=24)
     out = tmp_path / "out"
-    account = run(model, out=out, sources=Sources(world), config=config, options=Options())
+    account = run(model, out=out, sources=QuestionSource(world), config=config, options=Options())
     assert account.rows_in == 3
     frame = pl.read_parquet(out / "entries" / "part-00000.parquet")
     assert frame["entry_id"].to_list() == ["irrelevance_0", "parallel_multiple_0", "simple_python_0"]
@@ -378,11 +383,11 @@ def test_a_checkpoint_is_asked_judged_and_summed_up(v4, world: Path, tmp_path: P
     assert summary["all_entries"]["n"] == 3
     assert "official" not in summary
     before = (out / "entries" / "part-00000.parquet").read_bytes()
-    again = run(model, out=out, sources=Sources(world), config=config, options=Options())
+    again = run(model, out=out, sources=QuestionSource(world), config=config, options=Options())
     assert (out / "entries" / "part-00000.parquet").read_bytes() == before
     assert again.report == account.report
     with pytest.raises(ConfigError, match="max_new_tokens was 24, now 25"):
-        run(model, out=out, sources=Sources(world), config=EvalConfig(max_new_tokens=25), options=Options())
+        run(model, out=out, sources=QuestionSource(world), config=EvalConfig(max_new_tokens=25), options=Options())
 
 
 def test_a_killed_run_ends_like_an_unbroken_one(v4, world: Path, tmp_path: Path):
@@ -390,11 +395,11 @@ def test_a_killed_run_ends_like_an_unbroken_one(v4, world: Path, tmp_path: Path)
     model = str(tiny_model(tmp_path))
     config = EvalConfig(max_new_tokens=24)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(model, out=whole, sources=Sources(world), config=config, options=Options())
+    run(model, out=whole, sources=QuestionSource(world), config=config, options=Options())
     lines = (whole / "answers.jsonl").read_bytes().splitlines(keepends=True)
     broken.mkdir()
     (broken / "answers.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:40])
-    run(model, out=broken, sources=Sources(world), config=config, options=Options())
+    run(model, out=broken, sources=QuestionSource(world), config=config, options=Options())
     for name in ("entries/part-00000.parquet", "summary.json"):
         assert (whole / name).read_bytes() == (broken / name).read_bytes()
 
@@ -403,8 +408,8 @@ def test_a_limit_counts_for_each_category_and_marks_the_result(v4, tmp_path: Pat
     """Official questions, the first two of two categories."""
     config = EvalConfig(categories="simple_python,irrelevance", max_new_tokens=4)
     out = tmp_path / "out"
-    account = run(str(tiny_model(tmp_path, max_position_embeddings=4096)), out=out, sources=Sources(), config=config,
-                  options=Options(limit=2))  # fmt: skip
+    model = str(tiny_model(tmp_path, max_position_embeddings=4096))
+    account = run(model, out=out, sources=QuestionSource(), config=config, options=Options(limit=2))
     assert account.rows_in == 4
     assert "partial: not comparable" in account.report
     assert pl.read_parquet(out / "entries" / "part-00000.parquet")["entry_id"].to_list() == [
@@ -415,7 +420,7 @@ def test_a_limit_counts_for_each_category_and_marks_the_result(v4, tmp_path: Pat
 def test_a_prompt_that_does_not_fit_is_an_error_row(v4, world: Path, tmp_path: Path):
     """Neither right nor wrong: the table says that an answer failed."""
     model = str(tiny_model(tmp_path, max_position_embeddings=32))
-    account = run(model, out=tmp_path / "out", sources=Sources(world), config=EvalConfig(), options=Options())
+    account = run(model, out=tmp_path / "out", sources=QuestionSource(world), config=EvalConfig(), options=Options())
     frame = pl.read_parquet(tmp_path / "out" / "entries" / "part-00000.parquet")
     assert frame["valid"].null_count() == 3
     assert frame["error_type"].str.starts_with("inference: too_long").all()

@@ -13,7 +13,7 @@ import pytest
 from support.bfcl_gold import renderings
 
 from toolsample_cli.bfcl import categories, environment
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.errors import MissingDependency
 
 FAULTY = {
@@ -35,17 +35,17 @@ VERSIONS = ["v4", pytest.param("v3", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def scorer(request) -> Iterator[Scorer]:
+def scorer(request) -> Iterator[Checker]:
     """The checkers of one release."""
     try:
         place = environment.provide(request.param)
     except MissingDependency as missing:
         pytest.skip(str(missing))
-    with Scorer(place) as scorer:
+    with Checker(place) as scorer:
         yield scorer
 
 
-def _passes(scorer: Scorer, category: str) -> dict[str, bool]:
+def _passes(scorer: Checker, category: str) -> dict[str, bool]:
     shown = {entry["id"]: entry for entry in scorer.ask("entries", category=category, hint=False, seconds=60)}
     truths = scorer.ask("answers", category=category, seconds=60)
     language = categories.language_of(category)
@@ -60,7 +60,7 @@ def _passes(scorer: Scorer, category: str) -> dict[str, bool]:
     return passed
 
 
-def test_single_turn_golds_pass_but_the_known_faulty_ones(scorer: Scorer):
+def test_single_turn_golds_pass_but_the_known_faulty_ones(scorer: Checker):
     """Python, Java, JavaScript; simple, multiple, parallel; non-live and live."""
     version = scorer.environment.version
     for category in categories.groups(version)["ast"]:
@@ -70,7 +70,7 @@ def test_single_turn_golds_pass_but_the_known_faulty_ones(scorer: Scorer):
         assert len(passed) == COUNTS.get(category, len(passed))
 
 
-def test_refusals_and_calls_where_they_belong_pass(scorer: Scorer):
+def test_refusals_and_calls_where_they_belong_pass(scorer: Checker):
     """Irrelevance wants no call, relevance wants one."""
     for category, right, wrong in (
         ("irrelevance", [], [["f", {}]]),
@@ -84,7 +84,7 @@ def test_refusals_and_calls_where_they_belong_pass(scorer: Scorer):
             assert not scorer.judge({**base, "answer": {"calls": wrong}})["valid"]
 
 
-def _dialogues(scorer: Scorer, category: str, steps) -> dict[str, bool]:
+def _dialogues(scorer: Checker, category: str, steps) -> dict[str, bool]:
     verdicts = {}
     for entry_id, truth in scorer.ask("answers", category=category, seconds=60).items():
         request = {"id": entry_id, "category": category, "kind": "multi_turn", "language": "python"}
@@ -93,7 +93,7 @@ def _dialogues(scorer: Scorer, category: str, steps) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("category", categories.MULTI_TURN)
-def test_bad_dialogues_then_gold_in_one_process(scorer: Scorer, category: str):
+def test_bad_dialogues_then_gold_in_one_process(scorer: Checker, category: str):
     """200 of 200: nothing of the bad run is left in the simulated tools (131 of 200 where it is)."""
     bad = _dialogues(scorer, category, lambda truth: [[{"strings": turn[:1] * 2}] if turn else [] for turn in truth])
     gold = _dialogues(scorer, category, lambda truth: [[{"strings": turn}] if turn else [] for turn in truth])
@@ -102,7 +102,7 @@ def test_bad_dialogues_then_gold_in_one_process(scorer: Scorer, category: str):
     assert all(gold.values())
 
 
-def test_gold_dialogues_as_text_lose_positional_arguments(scorer: Scorer):
+def test_gold_dialogues_as_text_lose_positional_arguments(scorer: Checker):
     """As officially: 176 of 200, because the reader of Python calls drops what has no name."""
     category = "multi_turn_base"
     verdicts = _dialogues(
@@ -111,7 +111,7 @@ def test_gold_dialogues_as_text_lose_positional_arguments(scorer: Scorer):
     assert sum(verdicts.values()) == 176
 
 
-def test_too_few_turns_fail_instead_of_crashing(scorer: Scorer):
+def test_too_few_turns_fail_instead_of_crashing(scorer: Checker):
     """A dialogue that was cut off is wrong as a whole."""
     verdict = scorer.judge(
         {"id": "multi_turn_base_0", "category": "multi_turn_base", "kind": "multi_turn", "turns": []}
@@ -128,7 +128,7 @@ HOSTILE_CALLS = [
 ]
 
 
-def test_hostile_calls_in_a_dialogue_are_errors_not_code(scorer: Scorer, tmp_path, monkeypatch):
+def test_hostile_calls_in_a_dialogue_are_errors_not_code(scorer: Checker, tmp_path, monkeypatch):
     """The official package would eval these strings."""
     monkeypatch.chdir(tmp_path)
     truth = scorer.ask("answers", category="multi_turn_base", seconds=60)["multi_turn_base_0"]
@@ -140,7 +140,7 @@ def test_hostile_calls_in_a_dialogue_are_errors_not_code(scorer: Scorer, tmp_pat
     assert not list(scorer.folder.rglob("owned"))
 
 
-def test_an_endless_calculation_in_a_simulated_tool_is_cut_off(scorer: Scorer):
+def test_an_endless_calculation_in_a_simulated_tool_is_cut_off(scorer: Checker):
     """`power` of the official MathAPI would not come back; the process is replaced and the next answer judged."""
     category = "multi_turn_base"
     entry = next(e for e in scorer.entries(category) if "MathAPI" in e["involved_classes"])

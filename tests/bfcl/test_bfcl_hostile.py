@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from toolsample_cli.bfcl import categories, environment
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.bfcl.judging import judge
 from toolsample_cli.bfcl.prompts import PROMPTING
 from toolsample_cli.bfcl.questions import Question, official_question
@@ -68,13 +68,13 @@ ALL = {"v4": (*categories.SCORED["v4"], categories.FORMATS), "v3": categories.SC
 
 
 @pytest.fixture(scope="module", params=["v4", "v3"])
-def scorer(request: pytest.FixtureRequest) -> Iterator[Scorer]:
+def scorer(request: pytest.FixtureRequest) -> Iterator[Checker]:
     """The checkers of one release, with little memory."""
     try:
         place = environment.provide(request.param)
     except MissingDependency as missing:
         pytest.skip(str(missing))
-    with Scorer(place, seconds=60.0, megabytes=1024) as scorer:
+    with Checker(place, seconds=60.0, megabytes=1024) as scorer:
         yield scorer
 
 
@@ -87,7 +87,7 @@ def record(question: Question, text: str) -> dict:
     return {"prompt": "", "turns": [[said]] * turns}
 
 
-def judged_hostile(scorer: Scorer, category: str) -> None:
+def judged_hostile(scorer: Checker, category: str) -> None:
     """Three questions of a category, every hostile answer to each."""
     rows = scorer.ask("entries", category=category, hint=False, seconds=100)
     for row in (rows[0], rows[len(rows) // 2], rows[-1]):
@@ -101,7 +101,7 @@ def judged_hostile(scorer: Scorer, category: str) -> None:
                 assert verdict["valid"] is (name in counted), (question.id, protocol, name, verdict["error_type"])
 
 
-def steps_hostile(scorer: Scorer, category: str) -> None:
+def steps_hostile(scorer: Checker, category: str) -> None:
     """Every hostile answer as the step of a dialogue with simulated tools: an error to the model, or refused."""
     rows = scorer.ask("entries", category=category, hint=True, seconds=100)
     entry_id = rows[0]["id"]
@@ -116,7 +116,7 @@ def steps_hostile(scorer: Scorer, category: str) -> None:
 
 
 @pytest.mark.parametrize("extent", [FEW, pytest.param(ALL, marks=pytest.mark.slow)], ids=["few", "all"])
-def test_hostile_answers_are_wrong_and_harmless(scorer: Scorer, extent: dict, tmp_path: Path, monkeypatch):
+def test_hostile_answers_are_wrong_and_harmless(scorer: Checker, extent: dict, tmp_path: Path, monkeypatch):
     """No file appears, and no process is lost, neither to a limit of time nor to one of memory."""
     monkeypatch.chdir(tmp_path)
     for category in extent[scorer.environment.version]:

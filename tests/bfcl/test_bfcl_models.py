@@ -19,15 +19,16 @@ from support.bfcl_world import write_world
 from support.tiny_model import tiny_model
 
 from toolsample_cli.bfcl import dialogue, environment, memory_tasks, paired, prompts, toolrl_prompt
-from toolsample_cli.bfcl.answering import LocalModel, Reply, open_model
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.answering import LocalModel, Reply, check_model_settings, open_model
+from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.bfcl.inside import pycalls
 from toolsample_cli.bfcl.judging import judge, judge_all
 from toolsample_cli.bfcl.questions import official_question, read_questions
-from toolsample_cli.bfcl.stage import Against, Sources, run
+from toolsample_cli.bfcl.stage import Against, QuestionSource, run
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
 from toolsample_cli.models.chat import SELF_EXAMPLES
+from toolsample_cli.rollout.engines import server_client
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.journal import Journal
 from toolsample_cli.shards.writing import Output
@@ -35,13 +36,13 @@ from toolsample_cli.stage import Options
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Iterator[Scorer]:
+def scorer() -> Iterator[Checker]:
     """The v4 checker."""
     try:
         place = environment.provide("v4")
     except MissingDependency as missing:
         pytest.skip(str(missing))
-    with Scorer(place) as scorer:
+    with Checker(place) as scorer:
         yield scorer
 
 
@@ -51,7 +52,7 @@ class Scripted:
     def __init__(self, reply):
         self.reply, self.sent = reply, {}
 
-    def plan(self, prompts):
+    def plan(self, prompts, known):
         return [list(prompts)] if prompts else []
 
     def answer(self, group):
@@ -64,7 +65,7 @@ class Scripted:
         pass
 
 
-def _hold(scorer: Scorer, questions, model, protocol: str, path: Path) -> dict[str, dict]:
+def _hold(scorer: Checker, questions, model, protocol: str, path: Path) -> dict[str, dict]:
     style = prompts.Style(protocol, lambda q: scorer.ask("prompted", entry=q.official))
     constants = scorer.ask("constants")
     with Journal(path, {}) as journal:
@@ -73,7 +74,7 @@ def _hold(scorer: Scorer, questions, model, protocol: str, path: Path) -> dict[s
     return journal.records
 
 
-def _golden(scorer: Scorer, category: str, count: int, written) -> tuple[list, dict[str, list[str]]]:
+def _golden(scorer: Checker, category: str, count: int, written) -> tuple[list, dict[str, list[str]]]:
     """Questions whose ground truth names all arguments, with the replies turn by turn."""
     truths = scorer.ask("answers", category=category, seconds=60)
     questions, replies = [], {}
@@ -96,7 +97,7 @@ def _script(replies: dict[str, list[str]]):
 
 
 @pytest.mark.parametrize(("protocol", "written"), [("hermes", hermes_text), ("prompting", python_text)])
-def test_dialogues_that_call_as_the_gold_does_are_right(scorer: Scorer, tmp_path: Path, protocol: str, written):
+def test_dialogues_that_call_as_the_gold_does_are_right(scorer: Checker, tmp_path: Path, protocol: str, written):
     """Held-out functions are handed over, results come back, the official checker is content."""
     for category in ("multi_turn_miss_func", "multi_turn_long_context"):
         questions, replies = _golden(scorer, category, 6, written)
@@ -118,7 +119,7 @@ def test_dialogues_that_call_as_the_gold_does_are_right(scorer: Scorer, tmp_path
     assert judge(scorer, late, records[late.id], protocol)[0]["error_type"] == "multi_turn:empty_turn_model_response"
 
 
-def test_results_of_calls_go_back_to_the_model(scorer: Scorer, tmp_path: Path):
+def test_results_of_calls_go_back_to_the_model(scorer: Checker, tmp_path: Path):
     """As tool messages after the assistant's calls; an unknown function is told as Python would tell it."""
     question = official_question("multi_turn_base", scorer.entries("multi_turn_base")[0])
     script = {"step 0": hermes_text([("pwd", {}), ("no_such_tool", {"a": 1})]), "step 1": "Done."}
@@ -131,7 +132,7 @@ def test_results_of_calls_go_back_to_the_model(scorer: Scorer, tmp_path: Path):
     assert told[1]["content"] == "Error during execution: name 'no_such_tool' is not defined"
 
 
-def test_a_model_that_never_stops_calling_is_given_up(scorer: Scorer, tmp_path: Path):
+def test_a_model_that_never_stops_calling_is_given_up(scorer: Checker, tmp_path: Path):
     """After more than 20 steps, as officially; the dialogue is wrong, not an error."""
     question = official_question("multi_turn_base", scorer.entries("multi_turn_base")[0])
     model = Scripted(lambda key: hermes_text([("pwd", {})]))
@@ -141,7 +142,7 @@ def test_a_model_that_never_stops_calling_is_given_up(scorer: Scorer, tmp_path: 
     assert (row["valid"], row["error_type"]) == (False, "multi_turn:force_terminated")
 
 
-def test_one_failed_step_is_an_error_of_that_dialogue_only(scorer: Scorer, tmp_path: Path):
+def test_one_failed_step_is_an_error_of_that_dialogue_only(scorer: Checker, tmp_path: Path):
     """The official generator loses the entry for good; a rerun holds it again, the others are kept."""
     questions = [official_question("multi_turn_base", row) for row in scorer.entries("multi_turn_base")[:2]]
     broken = Scripted(lambda key: Reply(key, "p", error="timeout") if " turn 2" in key and "_0 " in key else "Done.")
@@ -153,7 +154,7 @@ def test_one_failed_step_is_an_error_of_that_dialogue_only(scorer: Scorer, tmp_p
     assert "turns" in healed[questions[0].id]
 
 
-def test_a_dialogue_goes_on_after_the_scorer_was_replaced(scorer: Scorer, tmp_path: Path):
+def test_a_dialogue_goes_on_after_the_scorer_was_replaced(scorer: Checker, tmp_path: Path):
     """The simulated tools are set up anew from the calls so far."""
     questions, replies = _golden(scorer, "multi_turn_base", 1, hermes_text)
     script = _script(replies)
@@ -167,7 +168,7 @@ def test_a_dialogue_goes_on_after_the_scorer_was_replaced(scorer: Scorer, tmp_pa
     assert judge(scorer, questions[0], records[questions[0].id], "hermes")[0]["valid"]
 
 
-def test_hostile_steps_end_a_dialogue_as_wrong(scorer: Scorer, tmp_path: Path, monkeypatch):
+def test_hostile_steps_end_a_dialogue_as_wrong(scorer: Checker, tmp_path: Path, monkeypatch):
     """Code in arithmetic, endless arithmetic, a huge reply."""
     monkeypatch.chdir(tmp_path)
     question = official_question("multi_turn_base", scorer.entries("multi_turn_base")[0])
@@ -185,7 +186,7 @@ def test_hostile_steps_end_a_dialogue_as_wrong(scorer: Scorer, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("protocol", ["hermes", "prompting"])
-def test_memory_is_filled_by_conversations_and_survives_a_kill(scorer: Scorer, tmp_path: Path, protocol: str):
+def test_memory_is_filled_by_conversations_and_survives_a_kill(scorer: Checker, tmp_path: Path, protocol: str):
     """What one conversation notes down, the next and the questions see; a rerun fills it anew without asking."""
     category = "memory_rec_sum"
     rows = [row for row in scorer.entries(category) if not memory_tasks.is_conversation(row["id"])]
@@ -224,7 +225,7 @@ def test_memory_is_filled_by_conversations_and_survives_a_kill(scorer: Scorer, t
 @pytest.mark.slow
 def test_the_key_value_memory_runs_in_its_own_environment(tmp_path: Path):
     """Its search needs numpy and a ranking library, which only this category installs."""
-    with Scorer(environment.provide("v4", memory=True)) as scorer:
+    with Checker(environment.provide("v4", memory=True)) as scorer:
         category = "memory_kv"
         row = next(row for row in scorer.entries(category) if not memory_tasks.is_conversation(row["id"]))
         note = hermes_text([("core_memory_add", {"key": "name", "value": "Michael"})])
@@ -250,7 +251,7 @@ def _shown(question) -> dict:
     return {"id": question.id, "question": question.turns, "function": question.functions}
 
 
-def test_questions_about_a_failed_conversation_are_errors(scorer: Scorer, tmp_path: Path):
+def test_questions_about_a_failed_conversation_are_errors(scorer: Checker, tmp_path: Path):
     """Instead of being asked with an empty memory, as officially."""
     category = "memory_rec_sum"
     row = next(row for row in scorer.entries(category) if not memory_tasks.is_conversation(row["id"]))
@@ -311,8 +312,8 @@ def test_rlla_replies_are_read_as_toolrls_own_handler_reads_them():
         '{"name": "f", "parameters": {"a": 1}}\n{broken\n{"name": "None", "parameters": {}}\n'
         '{"name": "g", "arguments": {}}\n</tool_call>\n<response> ok </response>'
     )
-    assert toolrl_prompt.calls(reply) == [["f", {"a": 1}]]
-    assert toolrl_prompt.calls("<think> x </think> <response> no </response>") == []
+    assert toolrl_prompt.toolrl_calls(reply) == [["f", {"a": 1}]]
+    assert toolrl_prompt.toolrl_calls("<think> x </think> <response> no </response>") == []
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------
@@ -360,7 +361,7 @@ def _rows(out: Path) -> dict[str, dict]:
     return {row["entry_id"]: row for row in pl.read_parquet(out / "entries" / "part-00000.parquet").to_dicts()}
 
 
-def test_a_server_is_asked_with_tools_and_its_calls_are_judged(scorer: Scorer, server, tmp_path: Path):
+def test_a_server_is_asked_with_tools_and_its_calls_are_judged(scorer: Checker, server, tmp_path: Path):
     """Dots become underscores on the way out and are understood on the way back; broken arguments are no call."""
     url, seen, replies = server
     booked = ("rooms_book", json.dumps({"room": "Oak", "seats": 6}))
@@ -372,7 +373,7 @@ def test_a_server_is_asked_with_tools_and_its_calls_are_judged(scorer: Scorer, s
 
     replies.append(reply)
     world = write_world(tmp_path / "world")
-    run("model-x", out=tmp_path / "out", sources=Sources(world), config=_config(url), options=Options())
+    run("model-x", out=tmp_path / "out", sources=QuestionSource(world), config=_config(url), options=Options())
     rows = _rows(tmp_path / "out")
     assert [rows[key]["valid"] for key in sorted(rows)] == [True, True, True]
     assert {request["model"] for request in seen} == {"model-x"}
@@ -381,67 +382,71 @@ def test_a_server_is_asked_with_tools_and_its_calls_are_judged(scorer: Scorer, s
     assert seen[-1]["tools"][0]["function"]["parameters"]["type"] == "object"
     assert (tmp_path / "out" / "result" / "gpt-4o-2024-11-20-FC" / "non_live").is_dir()
     keep = _config(url, dots="keep")
-    run("model-x", out=tmp_path / "kept", sources=Sources(world), config=keep, options=Options())
+    run("model-x", out=tmp_path / "kept", sources=QuestionSource(world), config=keep, options=Options())
     assert seen[-1]["tools"][0]["function"]["name"] == "rooms.book"
     assert _rows(tmp_path / "kept")["simple_python_0"]["error_type"] == "simple_function_checker:wrong_func_name"
 
 
 def test_failing_requests_are_retried_then_errors_and_a_rerun_heals_them(
-    scorer: Scorer, server, tmp_path: Path, monkeypatch
+    scorer: Checker, server, tmp_path: Path, monkeypatch
 ):
     """500, broken JSON, an answer without choices: never a correct refusal."""
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(server_client, "BACKOFF", 0.01)
     url, seen, replies = server
     world = write_world(tmp_path / "world")
     replies += [(500, {"error": "busy"}), (200, b"{torn"), _said("No tool fits."), (400, {"error": "no"}), (200, {})]
-    account = run("m", out=tmp_path / "out", sources=Sources(world), config=_config(url), options=Options())
+    account = run("m", out=tmp_path / "out", sources=QuestionSource(world), config=_config(url), options=Options())
     rows = _rows(tmp_path / "out")
     assert rows["irrelevance_0"]["valid"] is True  # the third try of the first question
     assert rows["parallel_multiple_0"]["valid"] is None
     assert "400" in rows["parallel_multiple_0"]["error_type"]
-    assert "without" in rows["simple_python_0"]["error_type"]
+    assert "malformed reply" in rows["simple_python_0"]["error_type"]
     assert "2 answers failed" in account.report
     asked = len(seen)
     replies[:] = [_said("No.")]
-    run("m", out=tmp_path / "out", sources=Sources(world), config=_config(url), options=Options())
+    run("m", out=tmp_path / "out", sources=QuestionSource(world), config=_config(url), options=Options())
     assert len(seen) == asked + 2
     assert [row["valid"] for row in _rows(tmp_path / "out").values()].count(None) == 0
 
 
-def test_a_dead_server_ends_the_run_with_one_line(scorer: Scorer, tmp_path: Path, monkeypatch):
+def test_a_dead_server_ends_the_run_with_one_line(scorer: Checker, tmp_path: Path):
     """Instead of waiting for ever or counting refusals."""
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr("toolsample_cli.bfcl.endpoint.GIVE_UP", 2)
     world = write_world(tmp_path / "world")
-    with pytest.raises(StageFailure, match="2 requests in a row failed"):
+    with pytest.raises(StageFailure, match="no server answers"):
         run(
             "m",
             out=tmp_path / "out",
-            sources=Sources(world),
+            sources=QuestionSource(world),
             config=_config("http://127.0.0.1:9/v1"),
             options=Options(),
         )
     with pytest.raises(ConfigError, match="needs base_url"):
-        run("m", out=tmp_path / "out2", sources=Sources(world), config=EvalConfig(backend="openai"), options=Options())
+        run(
+            "m",
+            out=tmp_path / "out2",
+            sources=QuestionSource(world),
+            config=EvalConfig(backend="openai"),
+            options=Options(),
+        )
 
 
-def test_a_server_gives_the_answers_of_the_same_model_here(scorer: Scorer, server, tmp_path: Path):
+def test_a_server_gives_the_answers_of_the_same_model_here(scorer: Checker, server, tmp_path: Path):
     """One model in this process and behind the API, greedy: the same texts and verdicts."""
     model = str(tiny_model(tmp_path))
     config = EvalConfig(max_new_tokens=16)
     world = write_world(tmp_path / "world")
-    run(model, out=tmp_path / "here", sources=Sources(world), config=config, options=Options())
+    run(model, out=tmp_path / "here", sources=QuestionSource(world), config=config, options=Options())
     local = LocalModel(model, "hermes", config)
     url, _, replies = server
 
     def reply(request: dict):
         functions = [tool["function"] for tool in request["tools"]]
-        (group,) = local.plan([prompts.Prompt("q", request["messages"], functions)])
+        (group,) = local.plan([prompts.Prompt("q", request["messages"], functions)], lambda _: False)
         return _said(next(local.answer(group)).text)
 
     replies.append(reply)
     there = _config(url, dots="keep", max_new_tokens=16)
-    run(model, out=tmp_path / "there", sources=Sources(world), config=there, options=Options())
+    run(model, out=tmp_path / "there", sources=QuestionSource(world), config=there, options=Options())
     here, there = _rows(tmp_path / "here"), _rows(tmp_path / "there")
     assert {k: (r["answer"], r["valid"]) for k, r in here.items()} == {k: (r["answer"], r["valid"]) for k, r in there.items()}  # fmt: skip  # noqa: E501
 
@@ -456,11 +461,11 @@ def test_a_model_trained_with_self_made_examples_is_asked_for_them(tmp_path: Pat
     prompt = prompts.Prompt("x", [{"role": "user", "content": "add"}], [function])
     config = EvalConfig(max_new_tokens=4, self_examples=True)
     asked = open_model(str(model), "hermes", config)
-    asked.plan([prompt])
+    asked.plan([prompt], lambda _: False)
     [reply] = asked.answer([prompt])
     assert SELF_EXAMPLES in reply.prompt and '"name": "add"' in reply.prompt
     with pytest.raises(ConfigError, match="self_examples"):
-        open_model("some-model", "hermes", dataclasses.replace(config, backend="openai", base_url="http://x/v1"))
+        check_model_settings(dataclasses.replace(config, backend="openai", base_url="http://x/v1"))
 
 
 def test_mcnemar_against_values_worked_by_hand():
@@ -474,19 +479,19 @@ def test_a_comparison_is_paired_and_names_what_flipped():
     """Entries without a verdict from either are left out and counted."""
     mine = {"a": ("simple", True), "b": ("simple", False), "c": ("parallel", True), "d": ("simple", None)}
     base = {"a": ("simple", False), "b": ("simple", True), "c": ("parallel", True), "d": ("simple", True)}
-    record = paired.compare(mine, base)
+    record = paired.compare_verdicts(mine, base)
     assert (record["gained"], record["lost"], record["unpaired"]) == (["a"], ["b"], 1)
     assert record["all"] == {"n": 3, "accuracy": 2 / 3, "base_accuracy": 2 / 3, "gained": 1, "lost": 1, "p_value": 1.0}
-    assert "all paired entries" in paired.table(record)
+    assert "all paired entries" in paired.comparison_table(record)
 
 
-def test_a_base_model_is_asked_the_same_in_the_same_run(scorer: Scorer, server, tmp_path: Path):
+def test_a_base_model_is_asked_the_same_in_the_same_run(scorer: Checker, server, tmp_path: Path):
     """Its own folder, its own protocol; the summary holds the comparison."""
     url, _, replies = server
     replies.append(lambda request: _said("No." if request["model"] == "tuned" else None, *(
         [] if request["model"] == "tuned" else [("send_mail", "{}")])))  # fmt: skip
     out, world = tmp_path / "out", write_world(tmp_path / "world")
-    account = run("tuned", out=out, sources=Sources(world), config=_config(url), options=Options(),
+    account = run("tuned", out=out, sources=QuestionSource(world), config=_config(url), options=Options(),
                   against=Against("plain"))  # fmt: skip
     compared = json.loads((out / "summary.json").read_text())["compared"]
     assert (compared["base"], compared["gained"], compared["lost"]) == ("plain", ["irrelevance_0"], [])

@@ -18,7 +18,7 @@ from support.bfcl_parity import compare
 
 from toolsample_cli.bfcl import categories, environment
 from toolsample_cli.bfcl.answering import Reply
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.errors import MissingDependency
 from toolsample_cli.shards.journal import Journal
 
@@ -97,7 +97,7 @@ def test_prompting_mode_gives_the_official_handlers_text(version: str, tmp_path:
     (tmp_path / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
     chat = Chat.load(tmp_path)
     ours, raw = {}, []
-    with Scorer(environment.provide(version)) as scorer:
+    with Checker(environment.provide(version)) as scorer:
         style = prompts.Style(prompts.PROMPTING, lambda q: scorer.ask("prompted", entry=q.official))
         for category in categories.SCORED[version]:
             if categories.kind_of(category) in ("memory", "web_search"):
@@ -156,7 +156,7 @@ class Noting:
     def __init__(self, noted: str) -> None:
         self.noted, self.first = noted, {}
 
-    def plan(self, prompts):
+    def plan(self, prompts, known):
         return [list(prompts)] if prompts else []
 
     def answer(self, group):
@@ -188,7 +188,7 @@ def test_memories_and_forms_of_prompt_are_asked_in_the_official_text(category: s
     tiny_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
     chat, model = Chat.load(tmp_path), Noting(noted)
-    with Scorer(environment.provide("v4", memory=category == "memory_kv")) as scorer:
+    with Checker(environment.provide("v4", memory=category == "memory_kv")) as scorer:
         style = prompts.Style(prompts.PROMPTING, lambda q: scorer.ask("prompted", entry=_shown(q)))
         rows = scorer.entries(category)
         if category == categories.FORMATS:

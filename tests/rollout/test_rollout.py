@@ -22,7 +22,7 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.rollout.spool import Spool
 from toolsample_cli.rollout.stage import run
-from toolsample_cli.rollout.types import Completion, open_engine, rollout_seed
+from toolsample_cli.rollout.types import Completion, Engine, open_engine, rollout_seed
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.shards.slice import Slice
@@ -105,7 +105,7 @@ def test_a_larger_n_tops_up_and_a_smaller_one_is_refused(go, tmp_path):
     assert account.rows_out == after.height == 150
     assert after.filter(pl.col("sample") < 3).equals(before)
     assert after.select("task_id", "sample").rows() == [(f"t{i:05d}", s) for i in range(30) for s in range(5)]
-    with pytest.raises(ConfigError, match="holds 5 samples a task, -n is 3"):
+    with pytest.raises(ConfigError, match="holds 5 samples per task, -n is 3"):
         go()
 
 
@@ -196,14 +196,13 @@ def test_a_template_that_refuses_one_task_costs_only_that_task(world, engine, tm
     assert account.exit_code == 1 and account.dropped == {"prompt": 3}
 
 
-class Flaky:
+class Flaky(Engine):
     """An engine whose completions fail as told; everything else is the engine it wraps."""
 
-    name, policy, spools = "flaky", "flaky", True
+    name, policy = "flaky", "flaky"
 
     def __init__(self, engine, fails):
         self.engine, self.chat, self.fails, self.asked = engine, engine.chat, fails, []
-        self.max_prompt_tokens = None
 
     def describe(self):
         return {"logprobs": "processed"}

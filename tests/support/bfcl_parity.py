@@ -14,8 +14,8 @@ from typing import Any
 from support import bfcl_official
 from support.bfcl_synthetic import CODE_TEXTS, agentic, dialogue, single, varied
 from toolsample_cli.bfcl import categories, environment, official_files
-from toolsample_cli.bfcl.aggregate import Tally, overall
-from toolsample_cli.bfcl.checker import Scorer
+from toolsample_cli.bfcl.aggregate import CategoryTally, overall
+from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.bfcl.inside import pycalls
 from toolsample_cli.bfcl.judging import judge_all
 from toolsample_cli.bfcl.prompts import PROMPTING
@@ -57,7 +57,7 @@ def draw(version: str, form: str, seed: int, names: tuple[str, ...] = ()) -> Ans
     """Answers to every question of a release, or of some categories."""
     rng = random.Random(seed)
     drawn = Answers()
-    with Scorer(environment.provide(version)) as scorer:
+    with Checker(environment.provide(version)) as scorer:
         for category in names or categories.SCORED[version]:
             plain = {row["id"]: row for row in scorer.ask("entries", category=category, hint=False, seconds=100)}
             truths = scorer.ask("answers", category=category, seconds=100)
@@ -91,7 +91,7 @@ def compare(version: str, form: str, python: Path, seed: int = 0, names: tuple[s
     with tempfile.TemporaryDirectory() as work:
         root = Path(work)
         cpu, wall = _seconds(), time.perf_counter()
-        with Scorer(environment.provide(version)) as scorer:
+        with Checker(environment.provide(version)) as scorer:
             judged = judge_all(scorer, drawn.questions, drawn.records, PROTOCOL[form])
         official_files.write(root / "ours", judged, version, form)
         ours = {"cpu": _seconds() - cpu, "wall": time.perf_counter() - wall}
@@ -123,10 +123,10 @@ def compare(version: str, form: str, python: Path, seed: int = 0, names: tuple[s
 
 
 def _overall(drawn: Answers, verdicts: dict[str, bool], version: str) -> float:
-    counts: dict[str, Tally] = {}
+    counts: dict[str, CategoryTally] = {}
     for question in drawn.questions:
-        old = counts.get(question.category, Tally())
-        counts[question.category] = Tally(old.right + verdicts[question.id], old.n + 1)
+        old = counts.get(question.category, CategoryTally())
+        counts[question.category] = CategoryTally(old.right + verdicts[question.id], old.n + 1)
     return round((overall(counts, version)["overall"] or 0.0) * 100, 2)
 
 

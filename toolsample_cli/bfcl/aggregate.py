@@ -18,7 +18,7 @@ Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
-class Tally:
+class CategoryTally:
     """Verdicts of one category: `right` of `n` judged; `errors` are failed inferences, in neither."""
 
     right: int = 0
@@ -42,8 +42,8 @@ class Tally:
         return wilson(self.right, self.n) if self.n else None
 
 
-def tallies(rows: Iterable[tuple[str, bool | None]]) -> dict[str, Tally]:
-    """Category -> Tally from (category, verdict), in official order; a verdict of None is a failed inference."""
+def tallies(rows: Iterable[tuple[str, bool | None]]) -> dict[str, CategoryTally]:
+    """Category -> its tally from (category, verdict), in official order; a verdict of None is a failed inference."""
     counts: dict[str, list[int]] = {}
     for category, valid in rows:
         count = counts.setdefault(category, [0, 0, 0])
@@ -52,7 +52,7 @@ def tallies(rows: Iterable[tuple[str, bool | None]]) -> dict[str, Tally]:
         else:
             count[0] += bool(valid)
             count[1] += 1
-    return {name: Tally(*counts[name]) for name in in_order(counts)}
+    return {name: CategoryTally(*counts[name]) for name in in_order(counts)}
 
 
 def formats(rows: Iterable[tuple[str, bool | None]]) -> dict[str, float]:
@@ -77,15 +77,16 @@ def wilson(right: int, n: int) -> tuple[float, float]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    values = list(values)
-    return None if any(value is None for value in values) else sum(values) / len(values)
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return sum(known) / len(known) if len(known) == len(given) else None
 
 
-def overall(counts: Mapping[str, Tally], version: str) -> dict[str, float | None]:
+def overall(counts: Mapping[str, CategoryTally], version: str) -> dict[str, float | None]:
     """The official parts and `overall`, each in [0, 1]; None where a category it needs is missing or has errors."""
 
     def one(name: str) -> float | None:
-        tally = counts.get(name, Tally())
+        tally = counts.get(name, CategoryTally())
         return None if tally.errors else tally.accuracy
 
     def weighted(names: tuple[str, ...]) -> float | None:
@@ -111,6 +112,5 @@ def overall(counts: Mapping[str, Tally], version: str) -> dict[str, float | None
         "agentic": _mean([_mean(one(name) for name in WEB), _mean(one(name) for name in MEMORY)]),
     }
     weights = {"non_live": 10, "live": 10, "irrelevance": 10, "multi_turn": 30, "agentic": 40}
-    whole = all(value is not None for value in parts.values())
-    total = sum(parts[name] * weight for name, weight in weights.items()) / 100 if whole else None
-    return {**parts, "overall": total}
+    weighed = [value * weights[name] for name, value in parts.items() if value is not None]
+    return {**parts, "overall": sum(weighed) / 100 if len(weighed) == len(parts) else None}

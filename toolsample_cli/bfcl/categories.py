@@ -34,6 +34,19 @@ NOT_RUN = {name: "needs a search engine on the network" for name in WEB} | {
 }
 """Categories that are not run, and why."""
 
+_COMMON = {
+    "multiple": 200, "parallel": 200, "parallel_multiple": 200, "irrelevance": 240, "live_simple": 258,
+    "live_multiple": 1053, "live_parallel": 16, "live_parallel_multiple": 24, **dict.fromkeys(MULTI_TURN, 200),
+}  # fmt: skip
+SIZES = {
+    "v4": {
+        "simple_python": 400, "simple_java": 100, "simple_javascript": 50, "live_irrelevance": 884,
+        "live_relevance": 16, "memory_kv": 155, "memory_rec_sum": 155, FORMATS: 5200, **_COMMON,
+    },
+    "v3": {"simple": 400, "java": 100, "javascript": 50, "live_irrelevance": 882, "live_relevance": 18, **_COMMON},
+}  # fmt: skip
+"""Questions per category of the pinned releases, for a plan without them."""
+
 PREFIX = {"v4": "BFCL_v4", "v3": "BFCL_v3"}
 
 

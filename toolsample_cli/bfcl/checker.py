@@ -1,4 +1,4 @@
-"""Our end of the scorer: one process a model, one request at a time, with limits on time and memory.
+"""Our end of the official checker: one process per model, one request at a time, with limits on time and memory.
 
 A request that takes too long or kills the process is that answer's fault: the answer is wrong (`limit:time`,
 `limit:memory`), the process is replaced and the others go on. Nothing the process holds outlives it.
@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from toolsample_cli.bfcl.environment import Environment
+from toolsample_cli.bfcl.questions import Question
 from toolsample_cli.errors import StageFailure
+from toolsample_cli.json_types import Row
 
 INSIDE = Path(__file__).parent / "inside"
 START_SECONDS = 120.0
@@ -27,7 +29,15 @@ class Overrun(Exception):
     """A request went over a limit; the message is the error type."""
 
 
-class Scorer:
+class _Pipes(NamedTuple):
+    """A running process and its two ends."""
+
+    process: subprocess.Popen[bytes]
+    requests: IO[bytes]
+    replies: IO[bytes]
+
+
+class Checker:
     """The official checkers of one release behind a pipe; use as a context manager.
 
     `seconds` and `megabytes` bound one request. Work files live in a folder of its own that is removed at the end.
@@ -39,28 +49,27 @@ class Scorer:
         self.megabytes = megabytes
         self.generation = 0
         self.parsers = True
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pipes: _Pipes | None = None
         self.folder = Path()
         self._buffer = b""
 
-    def __enter__(self) -> Scorer:
+    def __enter__(self) -> Checker:
         self.folder = Path(tempfile.mkdtemp(prefix="toolsample-bfcl-"))
         self._start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def ask(self, op: str, *, seconds: float | None = None, **arguments: Any) -> Any:
-        """The answer to one request; Overrun when it broke a limit, StageFailure for a fault of the scorer."""
-        if self._process is None:
-            self._start()
+    def ask(self, op: str, *, seconds: float | None = None, **arguments: object) -> Any:
+        """The answer to one request; Overrun when it broke a limit, StageFailure for a fault of the checker."""
+        pipes = self._pipes or self._start()
         line = json.dumps({"op": op, **arguments}).encode("ascii") + b"\n"
         try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-            reply = json.loads(self._line(seconds or self.seconds))
+            pipes.requests.write(line)
+            pipes.requests.flush()
+            reply = json.loads(self._line(pipes, seconds or self.seconds))
         except TimeoutError:
             self._stop()
             raise Overrun("limit:time") from None
@@ -68,21 +77,26 @@ class Scorer:
             code = self._stop()
             raise Overrun("limit:memory" if code in (71, -9) else "limit:crash") from None
         if "ok" not in reply:
-            raise StageFailure(f"the BFCL scorer failed at {op}: {reply['fail']}\n{reply['trace']}")
+            raise StageFailure(f"the BFCL checker failed at {op}: {reply['fail']}\n{reply['trace']}")
         return reply["ok"]
 
-    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+    def judge(self, request: Row) -> Row:
         """Verdict on one answer: {valid, calls, error_type?, error?}; over a limit is wrong."""
         try:
             return self.ask("judge", **request)
         except Overrun as overrun:
-            return {"valid": False, "calls": [], "error_type": str(overrun), "error": "over a limit of the scorer"}
+            return {"valid": False, "calls": [], "error_type": str(overrun), "error": "over a limit of the checker"}
 
-    def entries(self, category: str) -> list[dict[str, Any]]:
+    def prompted(self, question: Question) -> list[Row]:
+        """The first turn of a question in the official prompting mode."""
+        shown = {"id": question.id, "question": question.turns, "function": question.functions}
+        return self.ask("prompted", entry=shown)
+
+    def entries(self, category: str) -> list[Row]:
         """Official questions of a category with the function texts a model is shown."""
         return self.ask("entries", category=category, seconds=START_SECONDS)
 
-    def _start(self) -> None:
+    def _start(self) -> _Pipes:
         work = str(self.folder)
         # the official package makes folders at import; they go to the work folder
         surroundings = {"BFCL_PROJECT_ROOT": work, "HOME": work, "PATH": os.defpath, "LANG": "C.UTF-8"}
@@ -92,24 +106,27 @@ class Scorer:
         log = self.folder / "log"
         try:
             with log.open("ab") as messages:
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, cwd=work, env=surroundings
                 )
+            assert process.stdin is not None and process.stdout is not None  # both are pipes
+            pipes = self._pipes = _Pipes(process, process.stdin, process.stdout)
             self._buffer = b""
-            hello = json.loads(self._line(START_SECONDS))
+            hello = json.loads(self._line(pipes, START_SECONDS))
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             self._stop()
-            said = log.read_text(encoding="utf-8", errors="replace").strip()
+            words = log.read_text(encoding="utf-8", errors="replace").strip()
             raise StageFailure(
-                f"the BFCL scorer did not start: {said.splitlines()[-1] if said else error}",
+                f"the BFCL checker did not start: {words.splitlines()[-1] if words else error}",
                 hint=f"delete {self.environment.python.parent.parent} and rerun; it is made anew",
             ) from None
         self.parsers = hello["parsers"]
         self.generation += 1
+        return pipes
 
-    def _line(self, seconds: float) -> bytes:
+    def _line(self, pipes: _Pipes, seconds: float) -> bytes:
         """The next line of the process; TimeoutError or EOFError."""
-        stream = self._process.stdout
+        stream = pipes.replies
         while b"\n" not in self._buffer:
             if not select.select([stream], [], [], seconds)[0]:
                 raise TimeoutError
@@ -121,16 +138,17 @@ class Scorer:
         return line
 
     def _stop(self) -> int | None:
-        process, self._process = self._process, None
-        if process is None:
+        pipes, self._pipes = self._pipes, None
+        if pipes is None:
             return None
+        process = pipes.process
         with contextlib.suppress(OSError):
-            process.stdin.close()
+            pipes.requests.close()
         try:
             # a process that died of its own has its code at once; one that hangs is killed
             process.wait(timeout=0.5 if process.poll() is None else None)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
+        pipes.replies.close()
         return process.returncode

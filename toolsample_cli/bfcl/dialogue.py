@@ -6,24 +6,24 @@ officially. Dialogues go in fixed groups, step by step, so that a group asked ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 from toolsample_cli.bfcl.answering import Model, Reply
-from toolsample_cli.bfcl.checker import Overrun, Scorer
+from toolsample_cli.bfcl.checker import Checker, Overrun
 from toolsample_cli.bfcl.prompts import (
     PROMPTING,
     Prompt,
     Style,
     parsed_reply,
     read_answer,
+    through_template,
     too_long,
-    tools_in_template,
     without_thought,
 )
 from toolsample_cli.bfcl.questions import Question
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards.journal import Journal
 
 GROUP = 32
@@ -39,10 +39,10 @@ class Dialogue:
 
     question: Question
     style: Style
-    constants: Mapping[str, Any]
-    functions: list[dict[str, Any]]
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    turns: list[list[dict[str, Any]]] = field(default_factory=list)
+    constants: Row
+    functions: list[Row]
+    messages: list[Row] = field(default_factory=list)
+    turns: list[list[Row]] = field(default_factory=list)
     executed: list[list[str]] = field(default_factory=list)
     steps: int = 0
     first_prompt: str = ""
@@ -70,7 +70,7 @@ class Dialogue:
         self.turns.append([])
         self.steps = 0
 
-    def _said(self, number: int) -> list[dict[str, Any]]:
+    def _said(self, number: int) -> list[Row]:
         held = self.question.official.get("missed_function", {}).get(str(number))
         if held is None:
             return deepcopy(self.style.first(self.question) if number == 0 else self.question.turns[number])
@@ -79,7 +79,7 @@ class Dialogue:
             return [{"role": "user", "content": self.constants["more_functions"]}]
         return [{"role": "user", "content": f"{held}\n{self.constants['more_functions']}"}]
 
-    def take(self, reply: Reply, scorer: Scorer) -> None:
+    def take(self, reply: Reply, checker: Checker) -> None:
         """One reply: run its calls and go on, or end the turn."""
         self.first_prompt = self.first_prompt or reply.prompt
         if reply.error is not None:
@@ -92,17 +92,17 @@ class Dialogue:
             return
         answer = read_answer(record, self.style.protocol, self.functions)
         try:
-            done = scorer.ask(
+            done = checker.ask(
                 "execute",
                 id=self.question.id,
                 category=self.question.category,
                 answer=answer,
-                history=self.executed if scorer.generation != self.generation else None,
+                history=self.executed if checker.generation != self.generation else None,
             )
         except Overrun as overrun:
             self.fault, self.ended = str(overrun), True
             return
-        self.generation = scorer.generation
+        self.generation = checker.generation
         if done["refused"]:
             self.fault, self.ended = "refused:code", True
             return
@@ -114,16 +114,16 @@ class Dialogue:
         self.steps += 1
         self.ended = self.steps > self.constants["most_steps"]  # the official loop gives up here
 
-    def _remember(self, text: str, done: Mapping[str, Any]) -> None:
+    def _remember(self, text: str, done: Row) -> None:
         """Put the reply and the results of its calls into the history."""
         results = zip(done["strings"], done["results"], strict=True)
         told = [{"role": "tool", "name": call, "content": result} for call, result in results]
-        if not tools_in_template(self.style.protocol):
+        if not through_template(self.style.protocol):
             content = without_thought(text) if self.style.protocol == PROMPTING else text
             self.messages += [{"role": "assistant", "content": content}, *told]
             return
         parsed = parsed_reply(text, self.style.protocol, self.functions)
-        spoken: dict[str, Any] = {"role": "assistant", "content": parsed.response or ""}
+        spoken: Row = {"role": "assistant", "content": parsed.response or ""}
         if done["strings"]:
             spoken["tool_calls"] = [
                 {"type": "function", "function": {"name": name, "arguments": arguments}, "id": self._call_id(number)}
@@ -138,7 +138,7 @@ class Dialogue:
     def _call_id(self, number: int) -> str:
         return f"call_{len(self.executed)}_{number}"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """The dialogue as the journal keeps it."""
         base = {"id": self.question.id, "prompt": self.first_prompt}
         if self.error is not None:
@@ -148,7 +148,7 @@ class Dialogue:
 
 def hold_all(
     model: Model,
-    scorer: Scorer,
+    checker: Checker,
     dialogues: Sequence[Dialogue],
     journal: Journal,
     tick: Callable[[int], None],
@@ -159,19 +159,19 @@ def hold_all(
         if all(journal.answered(dialogue.question.id) for dialogue in group):
             tick(len(group))
             continue
-        hold(model, scorer, group)
-        scorer.ask("forget", ids=[dialogue.question.id for dialogue in group])
+        hold(model, checker, group)
+        checker.ask("forget", ids=[dialogue.question.id for dialogue in group])
         for dialogue in group:
             if not journal.answered(dialogue.question.id):
                 journal.add(dialogue.record())
             tick(1)
 
 
-def hold(model: Model, scorer: Scorer, group: Sequence[Dialogue]) -> None:
+def hold(model: Model, checker: Checker, group: Sequence[Dialogue]) -> None:
     """Hold these dialogues side by side to their ends."""
     for dialogue in group:
         dialogue.next_turn()
     while waiting := {dialogue.key: dialogue for dialogue in group if not dialogue.ended}:
-        for batch in model.plan([dialogue.prompt() for dialogue in waiting.values()]):
+        for batch in model.plan([dialogue.prompt() for dialogue in waiting.values()], lambda _: False):
             for reply in list(model.answer(batch)):
-                waiting[reply.key].take(reply, scorer)
+                waiting[reply.key].take(reply, checker)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from toolsample_cli.bfcl.answering import Model
-from toolsample_cli.bfcl.checker import Overrun, Scorer
+from toolsample_cli.bfcl.checker import Checker, Overrun
 from toolsample_cli.bfcl.dialogue import GROUP, Dialogue, hold
 from toolsample_cli.bfcl.prompts import Style, read_answer
 from toolsample_cli.bfcl.questions import Question, official_question
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards.journal import Journal
 
 
@@ -27,10 +27,8 @@ def is_conversation(entry_id: str) -> bool:
 class Memories:
     """Holds the memory dialogues of one run."""
 
-    def __init__(
-        self, model: Model, scorer: Scorer, style: Style, constants: Mapping[str, Any], journal: Journal
-    ) -> None:
-        self.model, self.scorer, self.style, self.constants, self.journal = model, scorer, style, constants, journal
+    def __init__(self, model: Model, checker: Checker, style: Style, constants: Row, journal: Journal) -> None:
+        self.model, self.checker, self.style, self.constants, self.journal = model, checker, style, constants, journal
 
     def hold_all(self, questions: Sequence[Question], tick: Callable[[int], None]) -> None:
         """Put every question's dialogue into the journal, after the conversations it is about."""
@@ -44,7 +42,7 @@ class Memories:
     def _converse(self, category: str, scenarios: set[str]) -> dict[str, str]:
         """Fill the memories; scenario -> why one of its conversations failed."""
         chains: dict[str, list[Question]] = {}
-        for row in self.scorer.entries(category):
+        for row in self.checker.entries(category):
             if is_conversation(row["id"]) and _scenario(row["id"]) in scenarios:
                 chains.setdefault(_scenario(row["id"]), []).append(official_question(category, row))
         failed: dict[str, str] = {}
@@ -57,7 +55,7 @@ class Memories:
                     self._replay(chain[turn])
                 else:
                     going.append(self._dialogue(chain[turn]))
-            hold(self.model, self.scorer, going)
+            hold(self.model, self.checker, going)
             for dialogue in going:
                 self.journal.add(dialogue.record())
                 if dialogue.error is not None:
@@ -72,8 +70,8 @@ class Memories:
             if all(self.journal.answered(question.id) for question in group):
                 continue
             going = [self._dialogue(question) for question in group if question.official["scenario"] not in failed]
-            hold(self.model, self.scorer, going)
-            self.scorer.ask("forget", ids=[question.id for question in group])
+            hold(self.model, self.checker, going)
+            self.checker.ask("forget", ids=[question.id for question in group])
             records = {dialogue.question.id: dialogue.record() for dialogue in going}
             for question in group:
                 why = failed.get(question.official["scenario"])
@@ -81,18 +79,18 @@ class Memories:
                     self.journal.add(records.get(question.id) or {"id": question.id, "prompt": "", "error": why})
 
     def _dialogue(self, question: Question) -> Dialogue:
-        opening = self.scorer.ask("remember", category=question.category, id=question.id)
+        opening = self.checker.ask("remember", category=question.category, id=question.id)
         opened = replace(question, turns=[opening, *question.turns[1:]])
         return Dialogue(opened, self.style, self.constants, list(question.functions))
 
     def _replay(self, question: Question) -> None:
         """Run a conversation's calls again, without asking the model."""
-        self.scorer.ask("remember", category=question.category, id=question.id)
+        self.checker.ask("remember", category=question.category, id=question.id)
         executed: list[list[str]] = []
         for step in self._steps(question):
             answer = read_answer(step, self.style.protocol, question.functions)
             try:
-                done = self.scorer.ask(
+                done = self.checker.ask(
                     "execute", id=question.id, category=question.category, answer=answer, history=None
                 )
             except Overrun:
@@ -100,14 +98,14 @@ class Memories:
             executed += [done["strings"]] if done["strings"] else []
         self._flush(question, executed)
 
-    def _steps(self, question: Question) -> Iterator[dict[str, Any]]:
+    def _steps(self, question: Question) -> Iterator[Row]:
         return (step for turn in self.journal.records[question.id]["turns"] for step in turn)
 
     def _flush(self, question: Question, executed: list[list[str]]) -> None:
         """Run the conversation's calls in one go and keep the memory they leave; the process may be another by now."""
-        known = {"category": question.category, "id": question.id}
-        self.scorer.ask("execute", answer={"strings": []}, history=executed, **known)
-        self.scorer.ask("flush", **known)
+        category, entry = question.category, question.id
+        self.checker.ask("execute", answer={"strings": []}, history=executed, category=category, id=entry)
+        self.checker.ask("flush", category=category, id=entry)
 
 
 def _scenario(entry_id: str) -> str:

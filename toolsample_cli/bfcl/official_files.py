@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from toolsample_cli.bfcl.categories import PREFIX, group_of, kind_of
 from toolsample_cli.bfcl.prompts import PROMPTING
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards.reading import write_atomically
 
 REGISTERED = {"text": "Qwen/Qwen3-8B", "dots": "Qwen/Qwen3-8B-FC", "underscores": "gpt-4o-2024-11-20-FC"}
@@ -34,10 +35,10 @@ def folder(out: Path, kind: str, version: str, form: str, category: str) -> Path
     return place / group_of(category) if version == "v4" else place
 
 
-def write(out: Path, judged: Iterable[tuple[dict[str, Any], Any]], version: str, form: str) -> None:
+def write(out: Path, judged: Iterable[tuple[Row, Any]], version: str, form: str) -> None:
     """Both trees from (row of entries, what was read) pairs; one file a category and tree."""
-    results: dict[str, list[dict]] = {}
-    scores: dict[str, list[dict]] = {}
+    results: dict[str, list[Row]] = {}
+    scores: dict[str, list[Row]] = {}
     for row, answer in judged:
         category = row["category"]
         results.setdefault(category, []).append({"id": row["entry_id"], "result": result_of(row, answer, form)})
@@ -50,7 +51,7 @@ def write(out: Path, judged: Iterable[tuple[dict[str, Any], Any]], version: str,
         _lines(folder(out, "score", version, form, category) / name, _score_rows(rows, REGISTERED[form]))
 
 
-def result_of(row: Mapping[str, Any], answer: Any, form: str) -> Any:
+def result_of(row: Row, answer: Any, form: str) -> Any:
     """The `result` field: a text, or a list of turns with the texts of their steps."""
     kind = kind_of(row["category"])
     if row["valid"] is None:
@@ -70,7 +71,7 @@ def _wrong(kind: str, form: str) -> Any:
     return "[refused()]" if form == "text" else _calls([["refused", {}]], form)
 
 
-def _text(answer: Mapping[str, Any], form: str) -> Any:
+def _text(answer: Row, form: str) -> Any:
     if "hermes" in answer:
         return answer["hermes"]
     if form == "text":
@@ -88,7 +89,7 @@ def _calls(calls: Iterable[Any], form: str) -> Any:
     return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)
 
 
-def _score_rows(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
+def _score_rows(rows: list[Row], model: str) -> list[Row]:
     """The summary line and then the failed entries, as the official evaluator writes them."""
     right = [row for row in rows if official_verdict(row)]
     head = {"accuracy": len(right) / len(rows), "correct_count": len(right), "total_count": len(rows)}
@@ -109,12 +110,12 @@ def _score_rows(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
     return [head, *failed]
 
 
-def official_verdict(row: Mapping[str, Any]) -> bool:
+def official_verdict(row: Row) -> bool:
     """The verdict with failed inference as the official evaluator counts it: no call, hence a right refusal."""
     if row["valid"] is None:
         return kind_of(row["category"]) == "irrelevance"
     return bool(row["valid"])
 
 
-def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
+def _lines(path: Path, rows: list[Row]) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode("ascii"))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from toolsample_cli.bfcl.categories import in_order
+from toolsample_cli.json_types import Row
 
 
 def mcnemar(gained: int, lost: int) -> float:
@@ -19,7 +19,7 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**n)
 
 
-def compare(mine: Mapping[str, tuple[str, bool | None]], base: Mapping[str, tuple[str, bool | None]]) -> dict[str, Any]:
+def compare_verdicts(mine: Mapping[str, tuple[str, bool | None]], base: Mapping[str, tuple[str, bool | None]]) -> Row:
     """Entry id -> (category, verdict) of both: paired counts by category and in all, and the flipped ids.
 
     Entries that either model has no verdict on (failed inference) are in `unpaired`.
@@ -37,7 +37,7 @@ def compare(mine: Mapping[str, tuple[str, bool | None]], base: Mapping[str, tupl
     }
 
 
-def _counts(pairs: list[tuple[str, bool, bool]]) -> dict[str, Any]:
+def _counts(pairs: list[tuple[str, bool, bool]]) -> Row:
     gained = sum(now and not before for _, now, before in pairs)
     lost = sum(before and not now for _, now, before in pairs)
     n = len(pairs)
@@ -51,7 +51,7 @@ def _counts(pairs: list[tuple[str, bool, bool]]) -> dict[str, Any]:
     }
 
 
-def table(record: Mapping[str, Any]) -> str:
+def comparison_table(record: Row) -> str:
     """The comparison as lines of text."""
     lines = [f"{'against the base':<26}{'base':>9}{'model':>9}{'gained':>8}{'lost':>6}{'p':>9}"]
     for name, item in [*record["categories"].items(), ("all paired entries", record["all"])]:

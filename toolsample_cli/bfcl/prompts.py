@@ -6,15 +6,15 @@ official system prompt, calls as a Python list. RLLA carries its tools in its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 from toolsample_cli.bfcl import toolrl_prompt
 from toolsample_cli.bfcl.questions import Question
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.json_types import Row
 from toolsample_cli.toolcalls.call import MAX_CHARS, as_written
 from toolsample_cli.toolcalls.protocols import PROTOCOLS, Parsed
 from toolsample_cli.toolcalls.tool_schema import Unreadable, read_tools
@@ -39,7 +39,7 @@ def check_protocol(name: str) -> None:
         )
 
 
-def tools_in_template(protocol: str) -> bool:
+def through_template(protocol: str) -> bool:
     """Whether the tools go through the chat template (or a server's `tools`) rather than stand in the messages."""
     return protocol != PROMPTING and PROTOCOLS[protocol].tools_in_template
 
@@ -50,22 +50,20 @@ class Style:
     `prompted(question)` gives the official prompting mode's first turn; `rlla` is a template with `{tools}`.
     """
 
-    def __init__(
-        self, protocol: str, prompted: Callable[[Question], list[dict]], rlla: str = toolrl_prompt.OWN
-    ) -> None:
+    def __init__(self, protocol: str, prompted: Callable[[Question], list[Row]], rlla: str = toolrl_prompt.OWN) -> None:
         self.protocol = protocol
         self._prompted = prompted
         self._rlla = rlla
 
-    def first(self, question: Question) -> list[dict[str, Any]]:
+    def first(self, question: Question) -> list[Row]:
         """The first turn's messages."""
         return self._prompted(question) if self.protocol == PROMPTING else deepcopy(question.turns[0])
 
-    def prompt(self, key: str, history: Sequence[dict], functions: Sequence[dict]) -> Prompt:
+    def prompt(self, key: str, history: Sequence[Row], functions: Sequence[Row]) -> Prompt:
         """What is sent for a history of messages."""
         sent = list(history)
         if self.protocol == VERBATIM:
-            sent = toolrl_prompt.messages(self._rlla, tools_of(functions, key), history)
+            sent = toolrl_prompt.messages(self._rlla, tools_for(functions, key), history)
         return Prompt(key, sent, list(functions))
 
 
@@ -74,11 +72,11 @@ class Prompt:
     """One question or one step of a dialogue."""
 
     key: str
-    messages: Sequence[dict[str, Any]]
-    functions: Sequence[dict[str, Any]]
+    messages: Sequence[Row]
+    functions: Sequence[Row]
 
 
-def tools_of(functions: Sequence[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+def tools_for(functions: Sequence[Row], where: str) -> list[Row]:
     """Functions as tools in JSON Schema; DataError when one cannot be read."""
     try:
         return read_tools(list(functions))
@@ -86,10 +84,10 @@ def tools_of(functions: Sequence[dict[str, Any]], where: str) -> list[dict[str, 
         raise DataError(f"{where}: its functions cannot be read: {error}") from None
 
 
-def task_row(prompt: Prompt, protocol: str) -> dict[str, Any]:
+def task_row(prompt: Prompt, protocol: str) -> Row:
     """A prompt as a row of tasks, which `chat.Chat` renders; keys stay in the order of their author, as in `import`."""
-    template = tools_in_template(protocol)
-    tools = tools_of(prompt.functions, prompt.key) if template else []
+    template = through_template(protocol)
+    tools = tools_for(prompt.functions, prompt.key) if template else []
     return {
         "task_id": prompt.key,
         "protocol": protocol if template else VERBATIM,
@@ -99,7 +97,7 @@ def task_row(prompt: Prompt, protocol: str) -> dict[str, Any]:
     }
 
 
-def read_answer(reply: Mapping[str, Any], protocol: str, functions: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def read_answer(reply: Row, protocol: str, functions: Sequence[Row] = ()) -> Row:
     """A reply as the scorer wants it, to be read as strictly as the official handlers do, so that numbers are equal.
 
     {"text"} is read by the official rules of the prompting mode, {"hermes"} by those for Qwen; {"calls", "text"} by the
@@ -114,23 +112,23 @@ def read_answer(reply: Mapping[str, Any], protocol: str, functions: Sequence[dic
     if protocol == "hermes":
         return {"hermes": text}
     if protocol == "rlla":
-        return {"calls": toolrl_prompt.calls(text), "text": text}
+        return {"calls": toolrl_prompt.toolrl_calls(text), "text": text}
     strict = parsed_reply(reply["text"], protocol, functions).strict_calls or ()
     return {"calls": [[call.name, call.arguments] for call in strict], "text": text}
 
 
-def meant_calls(reply: Mapping[str, Any], protocol: str, functions: Sequence[dict[str, Any]] = ()) -> int:
-    """How many calls the model seems to have meant, read leniently; official readers may see none of them."""
+def likely_calls(reply: Row, protocol: str, functions: Sequence[Row] = ()) -> int:
+    """How many calls a lenient reader sees in a reply; official readers may see none of them."""
     if reply.get("calls") is not None or protocol == PROMPTING:
         return len(reply.get("calls") or ())
     return len(parsed_reply(reply["text"], protocol, functions).calls)
 
 
-def parsed_reply(text: str, protocol: str, functions: Sequence[dict[str, Any]]) -> Parsed:
+def parsed_reply(text: str, protocol: str, functions: Sequence[Row]) -> Parsed:
     """The reply as its protocol reads it."""
     if not PROTOCOLS[protocol].typed:
         return PROTOCOLS[protocol].parse(text, "calls")
-    known = {tool["name"]: tool["parameters"].get("properties", {}) for tool in tools_of(functions, "this question")}
+    known = {tool["name"]: tool["parameters"].get("properties", {}) for tool in tools_for(functions, "this question")}
     return PROTOCOLS[protocol].parse(text, "calls", types=lambda tool, name: known.get(tool, {}).get(name, {}))
 
 
@@ -139,6 +137,6 @@ def without_thought(text: str) -> str:
     return text.rsplit("</think>", 1)[1].lstrip("\n") if "</think>" in text else text
 
 
-def too_long(reply: Mapping[str, Any]) -> bool:
+def too_long(reply: Row) -> bool:
     """Whether a reply is beyond what is read at all; such an answer is wrong in every category."""
     return len(reply["text"]) > MAX_CHARS

@@ -15,6 +15,7 @@ from typing import Any
 
 from toolsample_cli.bfcl.categories import category_of_file, category_of_id, kind_of, language_of
 from toolsample_cli.errors import DataError, location
+from toolsample_cli.json_types import Row
 
 CHECKER_TYPES = {
     "object": "dict", "number": "float", "double": "float", "str": "string", "int": "integer", "bool": "boolean",
@@ -34,11 +35,11 @@ class Question:
 
     id: str
     category: str
-    turns: list[list[dict[str, Any]]]
-    functions: list[dict[str, Any]]
-    entry: dict[str, Any] | None = None
+    turns: list[list[Row]]
+    functions: list[Row]
+    entry: Row | None = None
     truth: Any = None
-    official: dict[str, Any] = field(default_factory=dict)
+    official: Row = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -46,14 +47,14 @@ class Question:
         return kind_of(self.category)
 
     @property
-    def all_functions(self) -> list[dict[str, Any]]:
+    def all_functions(self) -> list[Row]:
         """Functions offered at any time of a dialogue."""
         held = self.official.get("missed_function", {}).values()
         return [*self.functions, *(function for functions in held for function in functions)]
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Row:
         """What the scorer needs to know besides the answer."""
-        request = {
+        request: Row = {
             "id": self.id,
             "category": self.category,
             "kind": self.kind,
@@ -64,7 +65,7 @@ class Question:
         return request
 
 
-def official_question(category: str, row: dict[str, Any]) -> Question:
+def official_question(category: str, row: Row) -> Question:
     """A question as the scorer's `entries` gives it."""
     return Question(row["id"], category, row["question"], row["function"], official=row)
 
@@ -95,7 +96,7 @@ def read_questions(path: Path, answers: Path | None = None) -> list[Question]:
     return questions
 
 
-def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: Path) -> Iterator[tuple[int, Row]]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +121,7 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield row, value
 
 
-def _truths(file: Path, answers: Path | None) -> dict[str, Any]:
+def _truths(file: Path, answers: Path | None) -> Row:
     """Id -> ground truth from the file of answers that belongs to a file of questions; {} when there is none."""
     if answers is not None and not answers.exists():
         raise DataError(
@@ -140,7 +141,7 @@ def _truths(file: Path, answers: Path | None) -> dict[str, Any]:
     return truths
 
 
-def _question(value: dict[str, Any], truths: dict[str, Any], file: Path, row: int) -> Question:
+def _question(value: Row, truths: Row, file: Path, row: int) -> Question:
     where = location(file, row=row, task=value["id"])
     category = category_of_file(file.name) or category_of_id(value["id"])
     if category is None:
@@ -154,7 +155,7 @@ def _question(value: dict[str, Any], truths: dict[str, Any], file: Path, row: in
     turns, functions = value.get("question"), value.get("function")
     if isinstance(functions, dict):
         functions = [functions]
-    if not _is_turns(turns):
+    if turns is None or not _is_turns(turns):
         raise DataError(f"{where}: `question` must be a list of turns, each a list of {{role, content}}")
     if not isinstance(functions, list) or not all(isinstance(f, dict) and f.get("name") for f in functions):
         raise DataError(f"{where}: `function` must be a list of {{name, description, parameters}}")
@@ -186,7 +187,7 @@ def _is_truth(truth: Any) -> bool:
     )
 
 
-def _checker_form(function: dict[str, Any], where: str) -> dict[str, Any]:
+def _checker_form(function: Row, where: str) -> Row:
     """The function in the words of the official checker, which stumbles over other words outside its own data."""
     parameters = deepcopy(function.get("parameters") or {})
     parameters.setdefault("properties", {})

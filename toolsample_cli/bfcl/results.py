@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from toolsample_cli.bfcl.aggregate import Tally, overall
+from toolsample_cli.bfcl.aggregate import CategoryTally, overall
+from toolsample_cli.json_types import Row
 
 
-def summary(counts: Mapping[str, Tally], version: str, *, complete: bool, facts: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_summary(counts: Mapping[str, CategoryTally], version: str, *, complete: bool, facts: Row) -> Row:
     """The record written as summary.json; official parts only when `complete` (no limit, ids or own entries)."""
     categories = {
         name: {
@@ -35,7 +35,7 @@ def summary(counts: Mapping[str, Tally], version: str, *, complete: bool, facts:
     return record
 
 
-def table(record: Mapping[str, Any]) -> str:
+def evaluation_table(record: Row) -> str:
     """The summary as lines of text."""
     lines = [f"{'category':<26}{'right':>8}{'of':>7}{'accuracy':>10}   95 % interval"]
     for name, item in record["categories"].items():
@@ -61,7 +61,7 @@ def table(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _interval(item: Mapping[str, Any]) -> str:
+def _interval(item: Row) -> str:
     errors = f"   {item['errors']} errors" if item["errors"] else ""
     if item["low"] is None:
         return errors.strip()

@@ -1,7 +1,7 @@
 """A model's BFCL score: questions asked, replies kept as they come, judged by the official checker, summed up.
 
-OUT holds `answers.jsonl` (what a killed run goes on from), `entries/` (one row a question), `result/` and `score/` (the
-official trees), `summary.json`, and `base/` with the same of a model that is compared with.
+OUT holds `answers.jsonl` (what a killed run goes on from), `entries/` (one row per question), `result/` and `score/`
+(the official trees), `summary.json`, and `base/` with the same of a model that is compared with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import polars as pl
 
@@ -22,18 +22,19 @@ from toolsample_cli.bfcl import (
     paired,
     prompts,
     results,
-    single_turn,
     toolrl_prompt,
 )
 from toolsample_cli.bfcl.aggregate import formats, tallies
-from toolsample_cli.bfcl.answering import open_model
-from toolsample_cli.bfcl.checker import Scorer
-from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls
+from toolsample_cli.bfcl.answering import ask_all, check_model_settings, open_model
+from toolsample_cli.bfcl.checker import Checker
+from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls, usable
 from toolsample_cli.bfcl.questions import Question, official_question, read_questions
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.hashing import digest
+from toolsample_cli.json_types import Row
+from toolsample_cli.models.digests import model_digest
 from toolsample_cli.rollout.types import check_start
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.journal import Journal
@@ -41,12 +42,15 @@ from toolsample_cli.shards.reading import refuse_nested, write_json
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Account, Options
 
-NOT_SETTINGS = ("seconds", "megabytes", "concurrency", "scorer_python")
+NOT_SETTINGS = (
+    *("seconds", "megabytes", "scorer_python"),
+    *("base_url", "api_key_env", "concurrency", "retries", "timeout"),
+)
 """Knobs that do not change an answer, so that a rerun may change them."""
 
 
 @dataclass(frozen=True)
-class Sources:
+class QuestionSource:
     """Where the questions come from: the official release (`entries` None), or a user's own files."""
 
     entries: Path | None = None
@@ -62,13 +66,20 @@ class Against:
 
 
 def run(
-    model: str, *, out: Path, sources: Sources, config: EvalConfig, options: Options, against: Against | None = None
+    model: str,
+    *,
+    out: Path,
+    sources: QuestionSource,
+    config: EvalConfig,
+    options: Options,
+    against: Against | None = None,
 ) -> Account:
     """Ask and judge; see `toolsample eval-bfcl --help`."""
     out = Path(out)
     prompts.check_protocol(config.protocol)
     if against:
         prompts.check_protocol(against.protocol)
+    check_model_settings(config)
     options.refuse_slice("eval-bfcl", "name other --categories on each machine")
     refuse_nested(out)
     account = Account("eval-bfcl", wrote=None if options.dry_run else out)
@@ -76,50 +87,75 @@ def run(
     if options.dry_run:
         for name in (model, *([against.model] if against else [])):
             check_start(config.backend, name)
-        account.rows_in = len(evaluation.questions())
+        account.rows_in = evaluation.planned()
         account.extra["would ask"] = f"{account.rows_in} questions"
+        if not evaluation.installed:
+            account.extra["would install"] = f"bfcl-eval {environment.RELEASES[config.version]}"
         return account
-    record, rows = evaluation.evaluate(model, out, config)
-    account.rows_in, account.rows_out = len(rows), record["all_entries"]["n"]
-    account.dropped = {"failed inference": record["errors"]} if record["errors"] else {}
-    account.report = results.table(record)
+    mine = evaluation.evaluate(model, out, config)
+    account.rows_in, account.rows_out = len(mine.rows), mine.summary["all_entries"]["n"]
+    account.dropped = {"failed inference": mine.summary["errors"]} if mine.summary["errors"] else {}
+    account.report = results.evaluation_table(mine.summary)
     if against:
-        _, base = evaluation.evaluate(against.model, out / "base", replace(config, protocol=against.protocol))
-        record["compared"] = {"base": against.model, "base_protocol": against.protocol, **_compared(rows, base)}
-        write_json(out / "summary.json", record)
-        account.report += "\n\n" + paired.table(record["compared"])
-    account.extra.update(accuracy=record["all_entries"]["accuracy"], summary=record)
+        base = evaluation.evaluate(against.model, out / "base", replace(config, protocol=against.protocol))
+        compared = paired.compare_verdicts(mine.verdicts(), base.verdicts())
+        mine.summary["compared"] = {"base": against.model, "base_protocol": against.protocol, **compared}
+        write_json(out / "summary.json", mine.summary)
+        account.report += "\n\n" + paired.comparison_table(mine.summary["compared"])
+    account.extra.update(accuracy=mine.summary["all_entries"]["accuracy"], summary=mine.summary)
+    account.exit_code = 1 if mine.rows and account.rows_out == 0 else 0
     return account
 
 
-def _compared(rows: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, Any]:
-    mine, theirs = ({row["entry_id"]: (row["category"], row["valid"]) for row in some} for some in (rows, base))
-    return paired.compare(mine, theirs)
+class Evaluated(NamedTuple):
+    """What one model's evaluation left: summary.json and the rows of entries."""
+
+    summary: Row
+    rows: list[Row]
+
+    def verdicts(self) -> dict[str, tuple[str, bool | None]]:
+        """Entry id -> (category, verdict)."""
+        return {row["entry_id"]: (row["category"], row["valid"]) for row in self.rows}
 
 
 class Evaluation:
-    """One set of questions for one or two models; every model gets a scorer process of its own."""
+    """One set of questions for one or two models; every model gets a checker process of its own."""
 
-    def __init__(self, sources: Sources, config: EvalConfig, options: Options) -> None:
+    def __init__(self, sources: QuestionSource, config: EvalConfig, options: Options) -> None:
         self.sources, self.config, self.options = sources, config, options
-        ranked = sources.entries is None and "memory_kv" in self.runnable()
-        self.place = environment.provide(config.version, config.scorer_python, memory=ranked)
+        self.ranked = sources.entries is None and "memory_kv" in self.runnable()
 
-    def _scorer(self) -> Scorer:
-        return Scorer(self.place, seconds=self.config.seconds, megabytes=self.config.megabytes)
+    @property
+    def installed(self) -> bool:
+        """Whether the checker's environment is there."""
+        return environment.ready(self.config.version, self.config.scorer_python, self.ranked)
 
-    def questions(self, scorer: Scorer | None = None) -> list[Question]:
+    def _checker(self) -> Checker:
+        """A checker of this release, whose environment is made when it is not there."""
+        config = self.config
+        if not self.installed:
+            self.options.phase("installing the checker")
+        place = environment.provide(config.version, config.scorer_python, memory=self.ranked)
+        return Checker(place, seconds=config.seconds, megabytes=config.megabytes)
+
+    def planned(self) -> int:
+        """How many questions would be asked, as far as that can be told without the official package."""
+        if self.sources.entries is not None:
+            return len(_selected(read_questions(self.sources.entries, self.sources.answers), self.options))
+        if (wanted := self.options.wanted_ids()) is not None:
+            return len(wanted)
+        sizes = [categories.SIZES[self.config.version][name] for name in self.runnable()]
+        return sum(size if self.options.limit is None else min(size, self.options.limit) for size in sizes)
+
+    def questions(self, checker: Checker) -> list[Question]:
         """The questions of this run, in order."""
-        if scorer is None:
-            with self._scorer() as own:
-                return self.questions(own)
         if self.sources.entries is not None:
             questions = read_questions(self.sources.entries, self.sources.answers)
         else:
             questions = [
                 official_question(name, row)
                 for name in self.runnable()
-                for row in scorer.entries(name)
+                for row in checker.entries(name)
                 if not memory_tasks.is_conversation(row["id"])
             ]
         return _selected(questions, self.options)
@@ -139,48 +175,50 @@ class Evaluation:
             reasons[categories.FORMATS] = "is about the official prompt: --protocol prompting"
         return {name: reasons[name] for name in selected if name in reasons}
 
-    def evaluate(self, model: str, out: Path, config: EvalConfig) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Ask one model, judge its replies, write everything below `out`: (summary, rows of entries)."""
-        with self._scorer() as scorer:
+    def evaluate(self, model: str, out: Path, config: EvalConfig) -> Evaluated:
+        """Ask one model, judge its replies, write everything below `out`."""
+        with self._checker() as checker:
             self.options.phase("reading questions")
-            questions = self.questions(scorer)
+            questions = self.questions(checker)
             self.options.expect(len(questions))
-            if not scorer.parsers and config.protocol == prompts.PROMPTING:
+            if not checker.parsers and config.protocol == prompts.PROMPTING:
                 _refuse_languages(questions)
             identity = _identity(model, questions, config, self.options)
-            with Journal(out / "answers.jsonl", identity, overwrite=self.options.overwrite) as journal:
-                self._ask(model, scorer, questions, journal, config)
+            journal = Journal(out / "answers.jsonl", identity, overwrite=self.options.overwrite, usable=usable)
+            with journal:
+                self._ask(model, checker, questions, journal, config)
                 self.options.phase("judging")
-                judged = judge_all(scorer, questions, journal.records, config.protocol)
+                judged = judge_all(checker, questions, journal.records, config.protocol)
                 unread = unread_calls(judged, journal.records, config.protocol)
-        return self._write(out, judged, identity, config, unread), [row for row, _ in judged]
+        return Evaluated(self._write(out, judged, identity, config, unread), [row for row, _ in judged])
 
-    def _ask(self, model: str, scorer: Scorer, questions: list[Question], journal: Journal, config: EvalConfig) -> None:
+    def _ask(
+        self, model: str, checker: Checker, questions: list[Question], journal: Journal, config: EvalConfig
+    ) -> None:
         if all(journal.answered(question.id) for question in questions):
             return
-        like = Path(config.prompt_like) if config.prompt_like else None
-        style = prompts.Style(
-            config.protocol, lambda question: _prompted(scorer, question), toolrl_prompt.template(like)
-        )
+        rlla = toolrl_prompt.template(Path(config.prompt_like) if config.prompt_like else None)
+        style = prompts.Style(config.protocol, checker.prompted, rlla)
         self.options.phase("loading the model")
         asked = open_model(model, config.protocol, config)
         self.options.phase("asking")
         try:
             single = [question for question in questions if question.kind not in ("multi_turn", "memory")]
-            asked_of = [style.prompt(q.id, style.first(q), q.functions) for q in single]
-            single_turn.ask_all(asked, asked_of, journal, self.options.tick)
+            ask_all(
+                asked, [style.prompt(q.id, style.first(q), q.functions) for q in single], journal, self.options.tick
+            )
             longer = [question for question in questions if question.kind == "multi_turn"]
-            constants = scorer.ask("constants")
+            constants = checker.ask("constants")
             dialogues = [dialogue.Dialogue(q, style, constants, list(q.functions)) for q in longer]
-            dialogue.hold_all(asked, scorer, dialogues, journal, self.options.tick)
+            dialogue.hold_all(asked, checker, dialogues, journal, self.options.tick)
             remembered = [question for question in questions if question.kind == "memory"]
-            memory_tasks.Memories(asked, scorer, style, constants, journal).hold_all(remembered, self.options.tick)
+            memory_tasks.Memories(asked, checker, style, constants, journal).hold_all(remembered, self.options.tick)
         finally:
             asked.close()
 
     def _write(
-        self, out: Path, judged: list[Judged], identity: Mapping[str, Any], config: EvalConfig, unread: int
-    ) -> dict[str, Any]:
+        self, out: Path, judged: list[Judged], identity: Mapping[str, object], config: EvalConfig, unread: int
+    ) -> Row:
         frame = schema.frame(schema.ENTRIES, [row for row, _ in judged])
         counts = tallies(zip(frame["category"], frame["valid"], strict=True))
         varied = frame.filter(pl.col("category") == categories.FORMATS)
@@ -205,14 +243,9 @@ class Evaluation:
             "unread_calls": unread,
             "format_sensitivity": formats(zip(varied["entry_id"], varied["valid"], strict=True)),
         }
-        record = results.summary(counts, config.version, complete=whole, facts=facts)
+        record = results.evaluation_summary(counts, config.version, complete=whole, facts=facts)
         write_json(out / "summary.json", record)
         return record
-
-
-def _prompted(scorer: Scorer, question: Question) -> list[dict[str, Any]]:
-    shown = {"id": question.id, "question": question.turns, "function": question.functions}
-    return scorer.ask("prompted", entry=shown)
 
 
 def _refuse_languages(questions: list[Question]) -> None:
@@ -243,7 +276,8 @@ def _selected(questions: list[Question], options: Options) -> list[Question]:
     return kept
 
 
-def _identity(model: str, questions: list[Question], config: EvalConfig, options: Options) -> dict[str, Any]:
+def _identity(model: str, questions: list[Question], config: EvalConfig, options: Options) -> Row:
     asked = digest([[q.id, q.turns, q.functions, q.truth] for q in questions])
     settings = {key: value for key, value in as_record(config).items() if key not in NOT_SETTINGS}
-    return {"model": str(model), **settings, **options.selection(), "questions": asked}
+    weights = {} if config.backend == "openai" else {"model_digest": model_digest(model)}
+    return {"model": str(model), **weights, **settings, **options.selection(), "questions": asked}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.toolcalls.call import loads
@@ -64,7 +65,7 @@ def template(tasks: Path | None) -> str:
     raise ConfigError(f"{tasks}: no task with an RLLA system prompt", hint="--prompt-like takes imported RLLA tasks")
 
 
-def system(text: str, functions: Sequence[Mapping[str, Any]]) -> str:
+def system(text: str, functions: Sequence[Row]) -> str:
     """The template with these tools, numbered from 1."""
     listed = "\n".join(
         f"{number}. Name: {function['name']}\nDescription: {function.get('description', '')}\n"
@@ -74,11 +75,11 @@ def system(text: str, functions: Sequence[Mapping[str, Any]]) -> str:
     return text.replace(_SLOT, listed, 1)
 
 
-def messages(text: str, functions: Sequence[Mapping[str, Any]], turns: Sequence[Mapping[str, Any]]) -> list[dict]:
+def messages(text: str, functions: Sequence[Row], turns: Sequence[Row]) -> list[Row]:
     """System and user message for a history of turns {role, content} (user, assistant, tool, system)."""
     own = [turn["content"] for turn in turns if turn["role"] == "system"]
     parts: list[str] = []
-    observed: list[dict[str, Any]] = []
+    observed: list[Row] = []
     for turn in turns:
         if turn["role"] == "tool":
             observed.append({"name": turn.get("name", ""), "results": turn["content"]})
@@ -97,7 +98,7 @@ def messages(text: str, functions: Sequence[Mapping[str, Any]], turns: Sequence[
     return [{"role": "system", "content": prompt}, {"role": "user", "content": history}]
 
 
-def calls(text: str) -> list[list[Any]]:
+def toolrl_calls(text: str) -> list[list[Any]]:
     """[[name, arguments]] as ToolRL's own BFCL handler reads a reply: lines after the last tag, broken ones dropped."""
     if "<tool_call>" not in text:
         return []
@@ -113,5 +114,5 @@ def calls(text: str) -> list[list[Any]]:
     return found
 
 
-def _obs(results: list[dict[str, Any]]) -> str:
+def _obs(results: list[Row]) -> str:
     return f"<obs> {json.dumps(results, ensure_ascii=False)} </obs>"

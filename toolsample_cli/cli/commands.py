@@ -192,10 +192,10 @@ def eval_bfcl(
     Answers are greedy. The checker is installed in an environment of its own on first use. --limit takes the first
     questions of each category and marks the result as partial. A rerun resumes and asks failed questions again.
     """
-    from toolsample_cli.bfcl.stage import Against, Sources, run
+    from toolsample_cli.bfcl.stage import Against, QuestionSource, run
 
     against = Against(base, base_protocol) if base else None
-    sources = Sources(entries, answers)
+    sources = QuestionSource(entries, answers)
     return run(model, out=out, sources=sources, config=config, options=options, against=against)
 
 

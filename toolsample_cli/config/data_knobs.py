@@ -57,8 +57,11 @@ class RolloutConfig:
         choices=("auto", "float32", "bfloat16", "float16"),
         group="Engine on this machine",
     )
-    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
-    batch_tokens: int = knob(65536, "prompt and completion tokens generated together (transformers)", low=1)
+    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `cuda:1`, `mps`")
+    threads: int = knob(0, "CPU threads; 0: one for models below 20 million parameters, else what torch chooses", low=0)
+    batch_tokens: int = knob(
+        65536, "prompt and completion tokens generated together (transformers); fewer on a CPU for a large model", low=1
+    )
     tasks_per_shard: int = knob(512, "tasks in one output shard", low=1)
     adapter: str = knob("", "folder of a LoRA adapter on top of the model (transformers, vllm)")
     tensor_parallel: int = knob(1, "vllm: GPUs that share one engine", low=1)

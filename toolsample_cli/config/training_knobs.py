@@ -101,7 +101,7 @@ class TrainConfig:
     dtype: str = knob(
         "auto", "type of the weights; `auto`: float32 on CPU, bfloat16 on GPU", choices=("auto", "float32", "bfloat16")
     )
-    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
+    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `cuda:1`, `mps`")
     allow_test_data: bool = knob(False, "train even on rows marked as benchmark test data")
 
 
@@ -121,8 +121,15 @@ class EvalConfig:
         "engine that answers; openai: any compatible server",
         choices=("transformers", "vllm", "openai"),
     )
-    base_url: str = knob("", "address of the server, as in http://localhost:8000/v1", group="Server (--backend openai)")
+    base_url: str = knob(
+        "",
+        "address of the server, as in http://localhost:8000/v1; several with commas between",
+        group="Server (--backend openai)",
+    )
+    api_key_env: str = knob("OPENAI_API_KEY", "environment variable that holds the key, if the server wants one")
     concurrency: int = knob(16, "requests in flight", low=1)
+    retries: int = knob(5, "further attempts of a request that failed", low=0)
+    timeout: float = knob(600.0, "seconds one attempt may take", low=0.1)
     dots: str = knob(
         "underscore", "what becomes of dots in function names, which the API forbids", choices=("underscore", "keep")
     )
@@ -139,7 +146,7 @@ class EvalConfig:
         "", "interpreter (3.10 to 3.12) to build the checker's environment from (default: this one)"
     )
     dtype: str = knob("auto", "type of the weights", choices=("auto", "float32", "bfloat16", "float16"))
-    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `mps`")
+    device: str = knob("auto", "`auto`, `cpu`, `cuda`, `cuda:1`, `mps`")
     batch_tokens: int = knob(32768, "tokens generated together (transformers)", low=1)
 
 

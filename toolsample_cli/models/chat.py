@@ -89,13 +89,13 @@ class Chat:
 
         Raises DataError when the row's JSON is broken or the template refuses its messages.
         """
-        talk = conversation(task, self_examples=self.self_examples)
-        if talk.tools and not self.template_shows_tools:
+        asked = task_conversation(task, self_examples=self.self_examples)
+        if asked.tools and not self.template_shows_tools:
             raise ConfigError(
                 "the model's chat template leaves the tools out, so the model would never see them",
                 hint="use a model whose template renders tools, or a protocol that writes them into the prompt (rlla)",
             )
-        return self._render(talk.messages, talk.tools, f"task {task.get('task_id', '?')}")
+        return self._render(asked.messages, asked.tools, f"task {task.get('task_id', '?')}")
 
     def render(self, messages: list[dict[str, Any]]) -> str:
         """Turns without tools as a prompt."""
@@ -175,7 +175,7 @@ class Chat:
             raise DataError(f"{where}: the model's chat template refuses these messages: {error}") from error
 
 
-def conversation(task: Mapping[str, Any], *, self_examples: bool = False) -> Conversation:
+def task_conversation(task: Mapping[str, Any], *, self_examples: bool = False) -> Conversation:
     """A row of tasks as turns and offered tools, before any template. Raises DataError when its JSON is broken."""
     where = f"task {task.get('task_id', '?')}"
     try:

@@ -105,6 +105,16 @@ def pick_device(name: str, local_rank: int | None = None) -> torch.device:
     return device
 
 
+SMALL = 20_000_000
+"""Parameters below which one CPU thread is fastest: more of them wait for each other longer than they work."""
+
+
+def set_threads(threads: int, parameters: int, device: torch.device) -> None:
+    """Fix torch's threads for this process (CPU only); 0 is one for a small model and torch's own choice otherwise."""
+    if device.type == "cpu" and (threads or parameters < SMALL):
+        torch.set_num_threads(threads or 1)
+
+
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """`auto`: bfloat16 on CUDA, else float32 (bfloat16 costs precision on a CPU, and MPS lacks parts of it)."""
     if name == "auto":

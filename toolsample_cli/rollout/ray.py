@@ -11,46 +11,49 @@ import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
+from toolsample_cli.json_types import Row
+from toolsample_cli.rollout.shard_maker import make_shards
+from toolsample_cli.rollout.task_plan import TaskPlan, plan_tasks
+from toolsample_cli.rollout.types import open_engine
 from toolsample_cli.shards.reading import write_json
 from toolsample_cli.shards.slice import Slice
 from toolsample_cli.stage import Account, Options, silent
 
 
 def run_on_ray(
-    tasks: Path, out: Path, model: str | None, config: RolloutConfig, options: Options, shards: int
+    plan: TaskPlan, out: Path, model: str | None, config: RolloutConfig, record: Row, options: Options
 ) -> Account:
-    """What `stages.rollout.run` does, spread over `config.ray_engines` actors; the shards are the same bytes."""
+    """What `make_shards` does, spread over `config.ray_engines` actors; the shards are the same bytes."""
     if importlib.util.find_spec("ray") is None:
         raise MissingDependency("ray", needed_for="--ray", install="pip install 'toolsample[ray]'")
     if options.slice.count != 1:
         raise ConfigError("--ray spreads the shards itself", hint="leave --slice out")
     import ray
 
+    shards = plan.shards
     ray.init(address=None if config.ray == "local" else config.ray, ignore_reinit_error=True, log_to_driver=False)
-    account = Account("rollout")
+    account = Account("rollout", rows_in=len(plan.ids))
     try:
         work = ray.data.from_items([{"part": i} for i in range(shards)], override_num_blocks=shards)
-        given = (str(Path(tasks).resolve()), str(Path(out).resolve()), model, dataclasses.replace(config, ray=""))
         quiet = dataclasses.replace(options, tick=silent, found=silent, expect=silent, phase=silent)
+        folders = (str(plan.folder.path.resolve()), str(out.resolve()))
         done = work.map_batches(
             _Actor,
-            fn_constructor_args=(*given, quiet, shards),
+            fn_constructor_args=(*folders, model, config, record, quiet),
             batch_size=1,
             concurrency=config.ray_engines,
             num_gpus=config.ray_gpus,
         )
         for row in done.iter_rows():
-            record = json.loads(row["record"])
-            options.tick(record["rows_out"])
-            account.rows_out += record["rows_out"]
-            account.rows_in += record["tasks"]
-            account.dropped = dict(Counter(account.dropped) + Counter(record["dropped"]))
-            account.exit_code = max(account.exit_code, record["exit_code"])
-            account.extra["tokens"] = account.extra.get("tokens", 0) + record["tokens"]
+            made = json.loads(row["record"])
+            options.tick(made["rows_out"])
+            account.rows_out += made["rows_out"]
+            account.dropped = dict(Counter(account.dropped) + Counter(made["dropped"]))
+            account.exit_code = max(account.exit_code, made["exit_code"])
+            account.extra["tokens"] = account.extra.get("tokens", 0) + made["tokens"]
     except ray.exceptions.RayError as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise StageFailure(
@@ -66,22 +69,20 @@ def run_on_ray(
 class _Actor:
     """One engine; called with a batch of one shard number."""
 
-    def __init__(self, tasks: str, out: str, model: str | None, config: RolloutConfig, options: Options, shards: int):
-        from toolsample_cli.rollout.types import open_engine
-
-        self.paths, self.model, self.config = (Path(tasks), Path(out)), model, config
-        self.options, self.shards = options, shards
+    def __init__(
+        self, tasks: str, out: str, model: str | None, config: RolloutConfig, record: Row, options: Options
+    ) -> None:
+        self.plan, self.out = plan_tasks(Path(tasks), config, options), Path(out)
+        self.config, self.record, self.options = config, record, options
         self.engine = open_engine(config.backend, model, config)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        from toolsample_cli.rollout.stage import run
-
+    def __call__(self, batch: Row) -> Row:
         records = []
-        for part in batch["part"]:
-            options = dataclasses.replace(self.options, slice=Slice(int(part), self.shards, joined=True))
-            account = run(*self.paths, self.model, self.config, options, engine=self.engine)
-            record = {**account.record(), "tasks": account.rows_out // self.config.n, "exit_code": account.exit_code}
-            records.append(json.dumps(record))
+        for number in batch["part"]:
+            part = Slice(int(number), self.plan.shards, joined=True)
+            options = dataclasses.replace(self.options, slice=part)
+            account = make_shards(self.plan, self.out, self.engine, self.config, self.record, options)
+            records.append(json.dumps({**account.record(), "exit_code": account.exit_code}))
         return {"record": records}
 
 

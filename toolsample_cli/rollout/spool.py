@@ -1,21 +1,36 @@
 """Completions of an unfinished shard, appended as they come, so that a killed run loses at most the line it wrote.
 
-One JSON line a completion under a header that says what it belongs to; a spool of another run is not used. Floats
-are written so that they come back bit by bit.
+One line per completion under a header that says what it belongs to; a spool of another run is not used, nor is a line
+that is damaged. Floats are written so that they come back bit by bit.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, BinaryIO
+
+import msgspec
 
 from toolsample_cli.errors import StageFailure
 from toolsample_cli.rollout.types import Completion
+from toolsample_cli.shards.journal import seal, unseal
 
 HINT = "what was finished before is kept; rerun to go on"
+
+
+class _Line(msgspec.Struct):
+    """A completion as the file has it, all types checked when it is read."""
+
+    key: str
+    sample: int
+    completion_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
+    logprobs: list[float] | None
+    finish_reason: str | None
+    ids_from_text: bool
+    text: str | None
+    error: str | None
 
 
 class Spool:
@@ -24,7 +39,7 @@ class Spool:
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self._identity = path, identity
         self.found: dict[tuple[str, int], Completion] = {}
-        self._file: Any = None
+        self._file: BinaryIO
 
     def __enter__(self) -> Spool:
         try:
@@ -33,53 +48,50 @@ class Spool:
             self._file = self.path.open("ab")
             self._file.truncate(size)  # a torn last line, or all of a foreign spool
             if size == 0:
-                self._file.write(_line({"identity": self._identity}))
+                self._file.write(seal({"identity": self._identity}))
                 self._file.flush()
         except OSError as error:
             raise StageFailure(f"{self.path}: could not be written: {error}", hint=HINT) from error
         return self
 
     def _load(self) -> int:
-        """Read finished completions; returns how many bytes of the file are whole and ours."""
-        size = 0
+        """Read finished completions; returns how many bytes of the file are whole lines of ours."""
         with self.path.open("rb") as handle:
-            for number, line in enumerate(handle):
-                try:
-                    record = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:  # torn by a crash of the machine: what follows cannot be trusted either
-                    record = None
-                if record is None:
+            if unseal(handle.readline()) != {"identity": self._identity}:
+                return 0
+            size = handle.tell()
+            for line in handle:
+                if not line.endswith(b"\n"):
                     break
-                if number == 0 and record != {"identity": self._identity}:
-                    return 0
-                if number > 0:
-                    done = Completion(*record)
-                    self.found[done.key, done.sample] = done
                 size += len(line)
+                if (done := _completion(line)) is not None:
+                    self.found[done.key, done.sample] = done
         return size
 
     def add(self, completions: Iterable[Completion]) -> None:
         """Append completions and hand them to the operating system."""
         try:
-            self._file.write(b"".join(_line(_record(done)) for done in completions))
+            self._file.write(b"".join(seal(_record(done)) for done in completions))
             self._file.flush()
         except OSError as error:
             raise StageFailure(f"{self.path}: could not be written: {error}", hint=HINT) from error
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def remove(self) -> None:
-        """The shard stands: the spool has done its work."""
-        self.path.unlink(missing_ok=True)
+        self._file.close()
 
 
-def _record(done: Completion) -> list[Any]:
+def _record(done: Completion) -> dict[str, object]:
     logprobs = None if done.logprobs is None else list(done.logprobs)
     ids = list(done.completion_ids)
-    return [done.key, done.sample, ids, logprobs, done.finish_reason, done.ids_from_text, done.text, done.error]
+    return {
+        "done": [done.key, done.sample, ids, logprobs, done.finish_reason, done.ids_from_text, done.text, done.error]
+    }
 
 
-def _line(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
+def _completion(line: bytes) -> Completion | None:
+    try:
+        fields = (unseal(line) or {})["done"]
+        read = msgspec.convert(dict(zip(_Line.__struct_fields__, fields, strict=True)), _Line)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Completion(**msgspec.structs.asdict(read))

@@ -6,6 +6,7 @@ type loses or invents keys. Readers pass these dtypes explicitly; `check` says w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -314,7 +315,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def frame(kind: Kind, rows: list[dict] | dict[str, list]) -> pl.DataFrame:
+def frame(kind: Kind, rows: list[dict] | Mapping[str, Sequence[object] | pl.Series]) -> pl.DataFrame:
     """Rows (or columns) as a frame of this kind, dtypes forced, columns in order; missing columns are null."""
     if isinstance(rows, list):
         rows = {column.name: [row.get(column.name) for row in rows] for column in kind.columns}

@@ -32,6 +32,11 @@ class Loaded:
         return self.model.get_input_embeddings().num_embeddings
 
     @property
+    def parameters(self) -> int:
+        """How many weights it has, those in 4 bits counted singly."""
+        return sum(map(four_bit.numel, self.model.parameters()))
+
+    @property
     def longest(self) -> int:
         """Most positions it was made for; 0 when it has no limit."""
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 0)
@@ -44,8 +49,10 @@ def load_policy(model: str, config: TrainConfig, world: World, base: str | None 
     """
     if not config.lora_rank:
         return load_base(model, config, world)
-    saved = Path(model) if base is not None and (Path(model) / adapter.FOLDER).is_dir() else None
-    loaded = load_base(base if saved is not None else model, config, world)
+    if base is not None and (Path(model) / adapter.FOLDER).is_dir():
+        loaded, saved = load_base(base, config, world), Path(model)
+    else:
+        loaded, saved = load_base(model, config, world), None
     return replace(loaded, model=adapter.attach(loaded.model, config, saved))
 
 
@@ -109,19 +116,6 @@ def make_policy(loaded: Loaded, source: str, temperature: float, world: World) -
     if world.size > 1:
         shard(policy, layers_of(policy), world, loaded.dtype)
     return policy
-
-
-SMALL = 20_000_000
-"""Parameters below which one CPU thread is fastest: more of them wait for each other longer than they work."""
-
-
-def set_threads(loaded: Loaded, config: TrainConfig, world: World) -> None:
-    """Fix torch's threads for this process (CPU only)."""
-    if world.device.type != "cpu":
-        return
-    small = sum(map(four_bit.numel, loaded.model.parameters())) < SMALL
-    if config.threads or small:
-        torch.set_num_threads(config.threads or 1)
 
 
 def layers_of(policy: Policy) -> list[torch.nn.Module]:

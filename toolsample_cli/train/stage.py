@@ -19,6 +19,7 @@ from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.models.chat import Chat, load_tokenizer
 from toolsample_cli.models.digests import model_digest
+from toolsample_cli.models.loading import set_threads
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
 from toolsample_cli.stage import Account, Options
@@ -32,7 +33,6 @@ from toolsample_cli.train.setup import (
     load_policy,
     make_optimizer,
     make_policy,
-    set_threads,
 )
 from toolsample_cli.train.step_tables import dead_share, summary, write_tables
 from toolsample_cli.train.subtask_spans import TokenSpans
@@ -121,7 +121,7 @@ class _Round:
         base = before.base if self.config.lora_rank else None
         self.options.phase("loading the model")
         loaded = load_policy(self.model, self.config, self.world, base)
-        set_threads(loaded, self.config, self.world)
+        set_threads(self.config.threads, loaded.parameters, self.world.device)
         tokenizer = load_tokenizer(self.model)
         self.options.phase("reading the batch")
         data = self._data(loaded, tokenizer)

@@ -22,7 +22,7 @@ def limit(megabytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
 
-def guard(work: str) -> None:
+def forbid(work: str) -> None:
     """Forbid what scoring never needs, whatever an answer may have led the official code to."""
     forbidden = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen", "pty.spawn")
     forbidden += ("socket.connect", "socket.bind", "socket.getaddrinfo", "ctypes.dlopen", "os.remove", "os.rename")
@@ -81,7 +81,7 @@ def main() -> None:
     import verdicts
 
     judge = verdicts.Judge(official.Official(version))
-    guard(work)
+    forbid(work)
     print(official.dumps({"ready": version, "parsers": judge.official.parsers}), file=channel, flush=True)
     for line in sys.stdin.buffer:
         try:

@@ -25,7 +25,7 @@ def blocks(text: str) -> list[Any]:
     return values
 
 
-def calls(text: str, release: str) -> list[dict[str, Any]]:
+def hermes_calls(text: str, release: str) -> list[dict[str, Any]]:
     """The calls as [{"name", "arguments"}]; raises where the v4 handler fails, and is empty where v3's gives up."""
     values = blocks(text)
     if any(not isinstance(value, dict) for value in values):

@@ -205,7 +205,7 @@ class Official:
     def _hermes(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         if len(answer["hermes"]) > hermes_blocks.LONGEST:
             raise pycalls.Refused("the answer is too long")
-        return hermes_blocks.calls(answer["hermes"], self.version)
+        return hermes_blocks.hermes_calls(answer["hermes"], self.version)
 
     def language(self, language: str) -> Any:
         """The checker's word for a language."""

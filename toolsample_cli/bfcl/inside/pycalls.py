@@ -44,10 +44,10 @@ def decode(text: str, release: str = "v4", *, tagged: bool = False) -> list[dict
         if not match:
             raise ValueError("no <TOOLCALL> section")
         text = match[1].strip()
-    return parse(text.strip("[]'") if release == "v3" else text.strip().strip("'"))
+    return _parse(text.strip("[]'") if release == "v3" else text.strip().strip("'"))
 
 
-def parse(text: str) -> list[dict[str, Any]]:
+def _parse(text: str) -> list[dict[str, Any]]:
     """One call, or a list or tuple of calls."""
     body = ast.parse(text, mode="eval").body
     if isinstance(body, ast.Call):

@@ -59,7 +59,12 @@ def _forward_prompts(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> 
         )
         extra = width - ids_BP.shape[1]
         grow = (0, 0, extra, 0)  # on the left of the length axis
-        parts.append([tuple(torch.nn.functional.pad(x, grow) for x in (la.keys, la.values)) for la in cache.layers])
+        parts.append(
+            [
+                tuple(torch.nn.functional.pad(getattr(layer, name), grow) for name in ("keys", "values"))
+                for layer in cache.layers
+            ]
+        )
         masks.append(torch.nn.functional.pad(mask_BP, (extra, 0)))
         logits.append(out.logits[:, -1].float())
     layers = [tuple(torch.cat([part[i][j] for part in parts]) for j in (0, 1)) for i in range(len(parts[0]))]

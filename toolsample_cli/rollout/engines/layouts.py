@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from toolsample_cli.models.out_of_memory import ran_out
 from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 MISFITS = (NotImplementedError, KeyError, TypeError, AttributeError, RuntimeError)
 """What a model raises whose attention or cache is not as the shared-prompt layout takes it."""
 
 
-def choose_layout(model: Any, pad: int) -> type:
+def choose_layout(model: PreTrainedModel, pad: int) -> type[Repeated] | type[SharedPrompt]:
     """The layout for this model; the slower one is named on stderr with the reason."""
     why = misfit(model, pad)
     if why is None:
         return SharedPrompt
-    print(f"rollout: {type(model).__name__} runs the slower layout, a prompt a sample: {why}", file=sys.stderr)
+    print(f"rollout: {type(model).__name__} runs the slower layout, one prompt per sample: {why}", file=sys.stderr)
     return Repeated
 
 
-def misfit(model: Any, pad: int) -> str | None:
+def misfit(model: PreTrainedModel, pad: int) -> str | None:
     """Why the shared-prompt layout does not fit, tried once on a few tokens; None when it does.
 
     Running out of memory and a device that failed are no misfit: they are raised.

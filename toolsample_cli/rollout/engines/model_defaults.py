@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError
+from toolsample_cli.json_types import Row
 
 SETTINGS = ("temperature", "top_p", "top_k", "min_p")
 
@@ -23,20 +23,17 @@ def with_model_settings(config: RolloutConfig, model: str | None) -> RolloutConf
     """
     if not config.generation_config or model is None:
         return config
-    theirs, changes = _declared(model), {}
+    theirs, plain, changes = _declared(model), RolloutConfig(), {}
     if theirs.get("do_sample") is False:
         theirs = {"temperature": 0.0}
-    for field in dataclasses.fields(config):
-        if (
-            field.name in SETTINGS
-            and getattr(config, field.name) == field.default
-            and theirs.get(field.name) is not None
-        ):
-            changes[field.name] = type(field.default)(theirs[field.name])
+    for name in SETTINGS:
+        default = getattr(plain, name)
+        if getattr(config, name) == default and theirs.get(name) is not None:
+            changes[name] = type(default)(theirs[name])
     return dataclasses.replace(config, **changes)
 
 
-def _declared(model: str) -> dict[str, Any]:
+def _declared(model: str) -> Row:
     file = Path(model) / "generation_config.json"
     if Path(model).is_dir():
         try:

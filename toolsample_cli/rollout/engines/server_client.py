@@ -159,6 +159,10 @@ class Secret:
             return "[key]"
         return text.replace(self.key, "[key]")
 
+    def hide_in(self, row: Row) -> Row:
+        """Every name and text of an object with the key blacked out."""
+        return {self.hide(name): self.hide_all(item) for name, item in row.items()}
+
     def hide_all(self, value: Json) -> Json:
         """Every text of a JSON value with the key blacked out."""
         if isinstance(value, str):
@@ -166,7 +170,7 @@ class Secret:
         if isinstance(value, list):
             return [self.hide_all(item) for item in value]
         if isinstance(value, dict):
-            return {self.hide(name): self.hide_all(item) for name, item in value.items()}
+            return self.hide_in(value)
         return value
 
 

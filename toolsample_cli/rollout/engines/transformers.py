@@ -18,7 +18,14 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, StageFailure
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.models.digests import model_digest
-from toolsample_cli.models.loading import load_for_inference, pick_device, pick_dtype, tensor_digest, with_adapter
+from toolsample_cli.models.loading import (
+    load_for_inference,
+    pick_device,
+    pick_dtype,
+    set_threads,
+    tensor_digest,
+    with_adapter,
+)
 from toolsample_cli.models.out_of_memory import within_memory
 from toolsample_cli.rollout.engines.layouts import choose_layout
 from toolsample_cli.rollout.engines.stop_strings import StopStrings
@@ -43,13 +50,15 @@ class TransformersEngine(Engine):
         self.chat = chat or Chat.load(model, self_examples=config.self_examples)
         self.device = pick_device(config.device)
         self.dtype = pick_dtype(config.dtype, self.device)
-        self.batch_tokens = config.batch_tokens
         self.model = load_for_inference(self.policy, self.dtype, self.device)
         self.digest = model_digest(self.policy, config.adapter)
         if config.adapter:
             self.model = with_adapter(self.model, config.adapter)
         positions = getattr(self.model.config, "max_position_embeddings", None)
         self.max_prompt_tokens = None if positions is None else positions - 1  # at least one token can follow
+        parameters = sum(weights.numel() for weights in self.model.parameters())
+        set_threads(config.threads, parameters, self.device)
+        self.batch_tokens = batch_tokens(config.batch_tokens, parameters, self.device)
         self.pad = self.model.config.pad_token_id or 0
         self.stop_ids = _stop_ids(self.chat, self.model)
         self.state_class = choose_layout(self.model, self.pad)
@@ -63,6 +72,7 @@ class TransformersEngine(Engine):
             "layout": "shared prompt" if self.state_class.shares else "repeated prompt",
             "logprobs": PROCESSED,
             "stop_ids": list(self.stop_ids),
+            "batch_tokens": self.batch_tokens,
             **self.chat.fingerprint,
         }
 
@@ -119,7 +129,7 @@ class TransformersEngine(Engine):
 
     def close(self) -> None:
         """Free the model's memory."""
-        self.model = None
+        del self.model
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -186,6 +196,18 @@ def _table(columns: list, rows: int, length_R: torch.Tensor, stopped_R: torch.Te
         row = row.cpu().numpy()
         tokens[row, step], logps[row, step] = token.cpu().numpy(), logp.float().cpu().numpy()
     return tokens, logps, length_R.cpu().numpy(), stopped_R.cpu().numpy()
+
+
+CPU_BATCH = 2.4e12
+"""Tokens of a batch on a CPU times parameters of the model: some four minutes of one core at its longest."""
+CPU_LEAST = 4096
+
+
+def batch_tokens(asked: int, parameters: int, device: torch.device) -> int:
+    """Tokens generated together: as asked, on a CPU fewer for a large model, so that every batch ends in minutes."""
+    if device.type != "cpu":
+        return asked
+    return min(asked, max(CPU_LEAST, int(CPU_BATCH / max(parameters, 1))))
 
 
 def _stop_ids(chat: Chat, model: Any) -> tuple[int, ...]:
