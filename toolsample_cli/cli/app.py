@@ -15,6 +15,7 @@ from toolsample_cli import __version__
 from toolsample_cli.cli import commands
 from toolsample_cli.cli.help import GroupedCommand
 from toolsample_cli.cli.inspect import inspect
+from toolsample_cli.cli.viewing import view
 from toolsample_cli.errors import INTERRUPTED, ToolsampleError
 from toolsample_cli.terminal import one_line, printable
 
@@ -41,6 +42,7 @@ COMMANDS = {
     "eval-bfcl": Command(commands.eval_bfcl, "toolsample eval-bfcl run/round-1/checkpoint -o run/bfcl"),
     "inspect": Command(inspect, "toolsample inspect run/round-1/scores -i 2"),
     "run": Command(commands.run, "toolsample run examples/qwen2.5-1.5b.toml -o runs/first --dry-run"),
+    "view": Command(view, "toolsample view runs/first"),
     "report": Command(commands.report, "toolsample report runs/first"),
 }
 """In the order of the pipeline."""
