@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -71,11 +72,21 @@ def test_help_is_grouped_and_ends_with_an_example_that_parses(name, capsys):
         assert context.params
 
 
-def test_choices_complete_in_the_shell(tmp_path):
-    words = {"_TOOLSAMPLE_COMPLETE": "complete_bash", "COMP_WORDS": "toolsample train --loss ", "COMP_CWORD": "3"}
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("train --loss ", {"grpo", "dapo", "gspo"}),
+        ("score --protocol q", {"qwen_xml"}),
+        ("score --rewards toolrl,sch", {"toolrl,schema"}),
+        ("inspect --ask newly-", {"newly-solved", "newly-broken"}),
+    ],
+)
+def test_choices_and_names_complete_in_the_shell(typed, names):
+    line = f"toolsample {typed}"
+    words = {"_TOOLSAMPLE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     code = "from toolsample_cli.cli.app import build; build()(prog_name='toolsample')"
-    done = subprocess.run([sys.executable, "-c", code], env={**__import__("os").environ, **words}, capture_output=True)
-    assert {"grpo", "dapo", "gspo"} <= set(done.stdout.decode().split()), done
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True)
+    assert names <= set(done.stdout.split()), done
 
 
 @pytest.mark.parametrize("arguments", [[], ["-i", "1"], ["--json"]])

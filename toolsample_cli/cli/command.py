@@ -6,6 +6,7 @@ The knobs come from the stage's dataclass, so a flag, its help and its recipe ke
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import os
 import sys
@@ -24,6 +25,13 @@ from toolsample_cli.stage import Account, Options
 from toolsample_cli.terminal import json_line, one_line, printable
 
 SHORT = {"n": "-n"}
+NAMED = {
+    "format": "toolsample_cli.importing.formats:FORMATS",
+    "lift": "toolsample_cli.score.scorer:QUIRKS",
+    "protocol": "toolsample_cli.toolcalls.protocols:PROTOCOLS",
+    "rewards": "toolsample_cli.score.rewards:REWARDS",
+}
+"""Knobs that take names of a table in the code (docs/names.md), for completion in the shell."""
 
 
 def stage_command(name: str, config_class: type, *, sliced: bool = False) -> Callable[..., Callable[..., None]]:
@@ -72,7 +80,7 @@ def _knob_parameters(stage: str, config_class: type, taken: set[str]) -> list[in
         names = [SHORT[item.name], flag] if item.name in SHORT else [flag]
         if hints[item.name] is bool:
             names = [f"{flag}/--no-{flag[2:]}"]
-        choices = item.metadata["choices"]
+        choices = item.metadata["choices"] or NAMED.get(item.name)
         option = typer.Option(
             *names,
             help=knob_help(item),
@@ -97,9 +105,15 @@ def knob_help(item: dataclasses.Field[object]) -> str:
     return f"{item.metadata['help']}{listed} [default: {shown}]"
 
 
-def _completer(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+def _completer(choices: tuple[str, ...] | str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
-        return [choice for choice in choices if choice.startswith(incomplete)]
+        if isinstance(choices, str):
+            module, _, table = choices.partition(":")
+            names = list(getattr(importlib.import_module(module), table))
+        else:
+            names = list(choices)
+        done, comma, last = incomplete.rpartition(",")  # some knobs take several names
+        return [f"{done}{comma}{name}" for name in names if name.startswith(last)]
 
     return complete
 

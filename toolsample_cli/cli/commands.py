@@ -83,15 +83,6 @@ def score(
 
     ToolRL's reward by default, in the four parts format, name, key and value; no model is needed. An errored
     rollout is kept with a null reward.
-
-    Rewards for --rewards: toolrl, toolrl_coarse, toolrl_intermediate, toolrl_strict_lists, toolrl_equal_max,
-    toolrl_two_stage, toolrl_smooth, toolrl_length, toolrl_length_dynamic, dscl_literal, tool_n1, bfcl, schema,
-    irrelevance, overlong, self_example.
-
-    Quirks for --lift: first_tag, one_line, parameters_only, all_or_nothing (reading); ungated_format,
-    free_response (paying).
-
-    Protocols: rlla, hermes, tool_n1, llama3, mistral, qwen_xml, pythonic, openai, json.
     """
     from toolsample_cli.score.stage import run
 
