@@ -10,7 +10,7 @@ from toolsample_cli.config import STAGES
 from toolsample_cli.importing.formats import FORMATS
 from toolsample_cli.score.rewards import REWARDS
 from toolsample_cli.score.scorer import QUIRKS
-from toolsample_cli.shards.schema import column_table
+from toolsample_cli.shards.column_table import column_table
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
 
 FOLDER = Path(__file__).resolve().parent

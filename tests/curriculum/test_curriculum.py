@@ -23,6 +23,7 @@ from toolsample_cli.score.scorer import combine
 from toolsample_cli.score.stage import run as score
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
+from toolsample_cli.shards.sealed import write_sealed
 from toolsample_cli.shards.slice import Slice
 from toolsample_cli.stage import Options
 from toolsample_cli.train.advantage import advantages
@@ -339,7 +340,7 @@ class TestBadInput:
     def test_a_state_edited_by_hand(self, tmp_path, change, message):
         loop = Loop(tmp_path, small())
         path = loop.last / "state.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        write_sealed(path, {**json.loads(path.read_text()), **change})
         with pytest.raises(DataError, match=message):
             run(Paths(loop.corpus, state=path), tmp_path / "out", small(), Options())
 
@@ -348,7 +349,7 @@ class TestBadInput:
         with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
             run(Paths(loop.corpus, state=tmp_path / "nowhere.json"), tmp_path / "out", small(), Options())
         (tmp_path / "bad.json").write_text("{")
-        with pytest.raises(DataError, match="not a curriculum state"):
+        with pytest.raises(DataError, match="damaged: not valid JSON"):
             run(Paths(loop.corpus, state=tmp_path / "bad.json"), tmp_path / "out", small(), Options())
 
     def test_a_round_taken_in_twice(self, tmp_path):

@@ -17,8 +17,8 @@ from support.tiny_model import task_row, tiny_model
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, MissingDependency
-from toolsample_cli.rollout.ray import merge_manifests
 from toolsample_cli.rollout.stage import run
+from toolsample_cli.shards.manifest import merge_slices
 from toolsample_cli.shards.slice import Slice
 from toolsample_cli.stage import Options
 
@@ -39,7 +39,7 @@ def test_merged_manifests_are_those_of_one_run(world, tmp_path):
     run(world / "tasks", tmp_path / "whole", None, REPLAY, Options())
     for i in range(4):
         run(world / "tasks", tmp_path / "parts", None, REPLAY, Options(slice=Slice(i, 4)))
-    merge_manifests(tmp_path / "parts", 4)
+    merge_slices(tmp_path / "parts")
     whole, parts = content(tmp_path / "whole"), content(tmp_path / "parts")
     assert whole.pop("whole.manifest.json") == parts.pop("parts.manifest.json") and whole == parts
     assert not list(tmp_path.glob("parts.manifest-*"))

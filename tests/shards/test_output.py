@@ -162,7 +162,7 @@ def test_overwrite_never_deletes_another_kind(tmp_path):
 def test_a_torn_shard_is_named_and_overwrite_mends_it(tmp_path):
     fill(tmp_path / "x", range(2))
     (tmp_path / "x" / "part-00001.parquet").write_bytes(b"")
-    with pytest.raises(DataError, match=r"part-00001.parquet: 0 bytes"):
+    with pytest.raises(DataError, match=r"part-00001.parquet: damaged: 0 bytes"):
         fill(tmp_path / "x", range(2))
     fill(tmp_path / "x", range(2), overwrite=True)
     assert open_folder(tmp_path / "x", schema.REJECTS).rows == 6
@@ -211,13 +211,12 @@ def test_no_space_left(tmp_path, monkeypatch, where):
     target = {"write_parquet": pl.DataFrame, "fsync": os, "replace": Path}[where]
     with monkeypatch.context() as patch:
         patch.setattr(target, where, full)
-        with pytest.raises(StageFailure, match=r"part-00001.parquet: could not be written.*No space") as error:
+        with pytest.raises(StageFailure, match=r"part-00001.parquet: could not be written: the disk is full") as error:
             fill(tmp_path / "x", range(2))
     assert "rerun" in error.value.hint and error.value.exit_code == 1
-    assert (
-        list((tmp_path / "x").iterdir()) == [tmp_path / "x" / "part-00000.parquet"]
-        and not (tmp_path / "x.tmp").exists()
-    )
+    assert list((tmp_path / "x").iterdir()) == [tmp_path / "x" / "part-00000.parquet"] and [
+        file.name for file in (tmp_path / "x.tmp").iterdir()
+    ] == ["written.jsonl"]
     assert fill(tmp_path / "x", range(2)).counts == {"written": 1}
 
 
@@ -226,8 +225,8 @@ def test_no_space_left_for_the_manifest(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("toolsample_cli.shards.writing.write_json", full)
-        with pytest.raises(StageFailure, match=r"x.manifest.json: could not be written: No space"):
+        patch.setattr("toolsample_cli.shards.manifest.write_sealed", full)
+        with pytest.raises(StageFailure, match=r"x.manifest.json: could not be written: the disk is full"):
             fill(tmp_path / "x", range(1))
     fill(tmp_path / "x", range(1))
     assert open_folder(tmp_path / "x", schema.REJECTS).rows == 3
@@ -254,8 +253,9 @@ def test_one_writer_at_a_time(tmp_path):
         for part in (Slice(), Slice(1, 2)):
             with pytest.raises(StageFailure), Output(tmp_path / "x", schema.REJECTS, {}, slice=part):
                 pass
-    assert not (tmp_path / "x.tmp").exists()
+    assert [file.name for file in (tmp_path / "x.tmp").iterdir()] == ["written-1-of-2.jsonl"]  # it has not finished
     fill(tmp_path / "x", range(2), {"n": 1}, overwrite=True)
+    assert not (tmp_path / "x.tmp").exists()
 
 
 def test_the_lock_is_no_longer_held_after_sigkill(tmp_path):

@@ -12,6 +12,7 @@ from support.shard_data import rejects
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.column_table import column_table
 
 ROLLOUT = {
     "rollout_id": "t/0/0", "task_id": "t", "round": 0, "sample": 0, "policy": "p", "backend": "replay", "seed": 2**62,
@@ -28,7 +29,7 @@ def test_every_kind_is_sound(kind):
     assert not any(isinstance(column.dtype, pl.Struct) for column in kind.columns)
     empty = schema.frame(kind, [])
     assert schema.check(kind, empty, "x").schema == kind.schema
-    table = schema.column_table()
+    table = column_table()
     assert all(f"| `{name}` |" in table for name in names) and f"**`{kind.name}`**" in table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from support.shard_data import fill, rejects
 
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import FOOTER_KEY, numbered, open_folder, read_footer, read_frame, write_atomically
+from toolsample_cli.shards.manifest import Manifest
+from toolsample_cli.shards.reading import FOOTER_KEY, numbered, open_folder, read_footer, read_frame
+from toolsample_cli.shards.sealed import write_atomically
 from toolsample_cli.shards.slice import Slice
 
 ODD_NAMES = [
@@ -85,16 +88,25 @@ def damaged(tmp_path: Path, how) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (lambda folder, file: file.write_bytes(b""), r"part-00001.parquet: 0 bytes"),
-        (lambda folder, file: file.write_bytes(file.read_bytes()[:-9]), r"part-00001.parquet: not a whole Parquet"),
-        (lambda folder, file: file.write_bytes(b"PAR1" * 9), r"part-00001.parquet: not a whole Parquet"),
+        (lambda folder, file: file.write_bytes(b""), r"part-00001.parquet: 0 bytes, the shard was lost"),
+        (lambda folder, file: file.write_bytes(file.read_bytes()[:-9]), r"part-00001.parquet: damaged: \d+ bytes, its"),
+        (lambda folder, file: file.write_bytes(b"PAR1" * 9), r"part-00001.parquet: damaged: 36 bytes, its manifest"),
         (lambda folder, file: file.unlink(), r"part-00001.parquet: missing, though the manifest"),
-        (lambda folder, file: rejects(7, rows=9).write_parquet(file), r"part-00001.parquet: \d+ bytes, its manifest"),
+        (
+            lambda folder, file: rejects(7, rows=9).write_parquet(file),
+            r"part-00001.parquet: damaged: \d+ bytes",
+        ),
         (lambda folder, file: (folder / "notes.txt").write_text("x"), r"notes.txt: does not belong"),
         (lambda folder, file: (folder / "sub").mkdir(), r"sub: does not belong"),
         (lambda folder, file: rejects(5).write_parquet(folder / "part-00005.parquet"), r"00005.parquet: not named in"),
-        (lambda folder, file: (folder.parent / "x.manifest.json").write_text("{"), r"x.manifest.json: not valid JSON"),
-        (lambda folder, file: (folder.parent / "x.manifest.json").write_text("[]"), r"x.manifest.json: not a manifest"),
+        (
+            lambda folder, file: (folder.parent / "x.manifest.json").write_text("{"),
+            r"json: damaged: not valid JSON",
+        ),
+        (
+            lambda folder, file: (folder.parent / "x.manifest.json").write_text("[]"),
+            r"json: damaged: list instead",
+        ),
         (lambda folder, file: (folder.parent / "x.manifest.json").unlink(), r"x: its stage has not finished"),
     ],
 )
@@ -173,9 +185,8 @@ def test_slices_of_different_runs_are_refused(tmp_path):
     with pytest.raises(DataError, match="slices of 2 and of 3"):
         open_folder(tmp_path / "x", schema.REJECTS)
     (tmp_path / "x.manifest-0-of-3.json").rename(tmp_path / "x.manifest-0-of-2.json")
-    manifest = json.loads((tmp_path / "x.manifest-0-of-2.json").read_text())
-    manifest["config"] = {"knob": 2}
-    (tmp_path / "x.manifest-0-of-2.json").write_text(json.dumps(manifest))
+    manifest = Manifest.read(tmp_path / "x.manifest-0-of-2.json")
+    dataclasses.replace(manifest, config={"knob": 2}).write(tmp_path / "x.manifest-0-of-2.json")
     with pytest.raises(DataError, match="different config"):
         open_folder(tmp_path / "x", schema.REJECTS)
 

@@ -16,7 +16,7 @@ from typing import Any
 from toolsample_cli.bfcl.categories import PREFIX, group_of, kind_of
 from toolsample_cli.bfcl.prompts import PROMPTING
 from toolsample_cli.json_types import Row
-from toolsample_cli.shards.reading import write_atomically
+from toolsample_cli.shards.sealed import write_atomically
 
 REGISTERED = {"text": "Qwen/Qwen3-8B", "dots": "Qwen/Qwen3-8B-FC", "underscores": "gpt-4o-2024-11-20-FC"}
 """Registered name by decoding: Python text, calls with dots in names, calls with underscores for dots."""

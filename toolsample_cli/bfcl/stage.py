@@ -38,7 +38,8 @@ from toolsample_cli.models.digests import model_digest
 from toolsample_cli.rollout.types import check_start
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.journal import Journal
-from toolsample_cli.shards.reading import refuse_nested, write_json
+from toolsample_cli.shards.reading import refuse_nested
+from toolsample_cli.shards.sealed import write_json
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Account, Options
 

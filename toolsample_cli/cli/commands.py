@@ -240,7 +240,7 @@ def report(
     The result is one HTML page without outside references.
     """
     from toolsample_cli.experiment.report import arm_table, collect, heldout_names, page
-    from toolsample_cli.shards.reading import write_atomically
+    from toolsample_cli.shards.sealed import write_atomically
 
     runs = collect(run)
     written = out or run / "report.html"

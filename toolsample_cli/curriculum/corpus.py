@@ -106,8 +106,8 @@ class Corpus:
             here[order[np.searchsorted(wanted[order], hits)]] = True
             if not len(hits):
                 continue
-            scan = pl.scan_parquet(shard.path, glob=False, hive_partitioning=False)
-            found = scan.filter(pl.col("task_id").is_in(ids.filter(pl.Series(here)).implode())).collect()
+            wanted_here = ids.filter(pl.Series(here)).implode()
+            found = self.folder.scan(shard).filter(pl.col("task_id").is_in(wanted_here)).collect()
             frames.append(schema.check(schema.TASKS, found, str(shard.path)).select(list(schema.TASKS.schema)))
         rows = pl.concat(frames).sort("task_id")
         twice = rows["task_id"].filter(rows["task_id"].is_duplicated())

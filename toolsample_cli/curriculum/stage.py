@@ -25,7 +25,9 @@ from toolsample_cli.curriculum.sampling import Mix
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.hashing import digest
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested, write_json
+from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
+from toolsample_cli.shards.repeats import Repeats
+from toolsample_cli.shards.sealed import read_sealed, write_sealed
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Account, Options
 
@@ -114,7 +116,7 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
                 output.write(number, frame)
         output.counts.update(drawn.counts)
         output.finish()
-    write_json(out / "state.json", state.record())
+    write_sealed(out / "state.json", state.record())
     account.wrote = out
     account.extra.update(drawn=drawn.rows.height, **drawn.counts, weights=state.weights)
     _refuse_dead(state, inputs.groups)
@@ -136,10 +138,9 @@ def _refuse_test(tasks: Folder) -> None:
 
 def read_state(path: Path, corpus: Corpus, config: CurriculumConfig) -> State:
     """The state in a file. DataError when it is none, belongs to another corpus or weighs nothing."""
+    record = read_sealed(path, hint="--state takes the state.json of the round before, as it was written")
     try:
-        state = State.read(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file", hint="--state takes the state.json of the round before") from None
+        state = State.read(record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path}: not a curriculum state: {error!r}", hint="take one as curriculum wrote it") from None
     if state.corpus != corpus.identity:
@@ -176,7 +177,11 @@ def _take_in(state: State, inputs: Inputs, config: CurriculumConfig, account: Ac
 
 
 def _round_groups(groups: Folder, scores: Folder, state: State) -> tuple[int, pl.DataFrame]:
-    rounds = {int(r) for _, frame in scores.frames(["round"]) for r in frame["round"].unique()}
+    rounds, rollouts = set(), Repeats(scores.path, "rollout")
+    for shard, frame in scores.frames(["round", "rollout_id"]):
+        rounds |= set(frame["round"].unique().to_list())
+        rollouts.add(shard.path, frame["rollout_id"])
+    rollouts.refuse()
     if len(rounds) != 1:
         raise DataError(f"{scores.path}: scores of one round expected, found {sorted(rounds) or 'no rows'}")
     round = rounds.pop()

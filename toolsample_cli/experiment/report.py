@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from toolsample_cli.errors import DataError, MissingDependency
-from toolsample_cli.experiment.round_metrics import round_metrics, score_metrics
+from toolsample_cli.experiment.round_metrics import read_summary, round_metrics, score_metrics
+from toolsample_cli.shards.sealed import read_json
 
 BOOTSTRAPS = 10_000
 
@@ -41,10 +41,9 @@ class RunRecord:
 def collect(folder: Path) -> list[RunRecord]:
     """The runs below a folder: from the `summary.json` of `toolsample run`, else from its round-N folders."""
     path = folder / "summary.json"
-    if path.exists():
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(entries, list):
-            return [RunRecord(e["arm"], e["seed"], tuple(e["rounds"])) for e in entries]
+    # examples/summarize.py writes an object of that name
+    if path.exists() and isinstance(read_json(path, hint="delete it"), list):
+        return [RunRecord(e["arm"], e["seed"], tuple(e["rounds"])) for e in read_summary(path)]
     numbered = sorted(
         (int(match[1]), place)
         for place in folder.glob("round-*")

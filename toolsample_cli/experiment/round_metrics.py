@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from toolsample_cli.errors import DataError
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.shards.schema import BATCH, COMPONENTS, GROUPS, SCORES
+from toolsample_cli.shards.sealed import read_json, read_sealed, unsealed
 
 
 def score_metrics(folder: Path) -> dict[str, Any]:
@@ -24,6 +26,15 @@ def score_metrics(folder: Path) -> dict[str, Any]:
     return metrics
 
 
+def read_summary(path: Path) -> list[Row]:
+    """The entries of a run's summary.json, one per arm and seed. DataError when it is damaged."""
+    hint = "delete it and rerun: finished rounds are kept, and it is written anew"
+    entries = read_json(path, hint=hint)
+    if not isinstance(entries, list):
+        raise DataError(f"{path}: not the summary of a run", hint=hint)
+    return [unsealed(entry, path, hint=hint) for entry in entries]
+
+
 def round_metrics(here: Path) -> dict[str, Any]:
     """Metrics of one trained round, from its shards."""
     metrics = score_metrics(here / "scores")
@@ -33,5 +44,5 @@ def round_metrics(here: Path) -> dict[str, Any]:
     metrics["dead"] = (fresh["reward_var"].fill_null(0.0) == 0.0).mean()
     metrics["all_wrong"] = (fresh["n_exact"] == 0).mean()
     metrics["trained_on"] = open_folder(here / "batch", BATCH).rows
-    metrics["mastery"] = json.loads((here / "state.json").read_text(encoding="utf-8")).get("mastery")
+    metrics["mastery"] = read_sealed(here / "state.json", hint="rerun curriculum").get("mastery")
     return metrics

@@ -18,14 +18,15 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.curriculum import stage as curriculum_stage
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.experiment.recipe import Plan
-from toolsample_cli.experiment.round_metrics import round_metrics, score_metrics
+from toolsample_cli.experiment.round_metrics import read_summary, round_metrics, score_metrics
 from toolsample_cli.filter import stage as filter_stage
 from toolsample_cli.models.digests import check_model
 from toolsample_cli.rollout import stage as rollout_stage
 from toolsample_cli.rollout.types import LOCAL, check_start, open_engine
 from toolsample_cli.score import stage as score_stage
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import open_folder, refuse_nested, write_json
+from toolsample_cli.shards.reading import open_folder, refuse_nested
+from toolsample_cli.shards.sealed import read_sealed, sealed, write_json, write_sealed
 from toolsample_cli.stage import Account, Options
 from toolsample_cli.train import adapter
 from toolsample_cli.train import stage as train_stage
@@ -53,7 +54,7 @@ def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: Non
             {"arm": plan.arm, "seed": plan.seed, "folder": plan.folder, "stopped": stopped, "rounds": rounds}
         )
         account.rows_out += 1
-    write_json(out / "summary.json", _merged(out / "summary.json", summaries))
+    write_json(out / "summary.json", [sealed(entry) for entry in _merged(out / "summary.json", summaries)])
     return account
 
 
@@ -78,7 +79,7 @@ def _check_inputs(plan: Plan, out: Path, *, dry: bool) -> None:
 
 def _merged(path: Path, summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs of other arms and seeds that an earlier call left in the summary stay; order by folder."""
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    old = read_summary(path) if path.exists() else []
     by_folder = {entry["folder"]: entry for entry in [*old, *summaries]}
     return [by_folder[folder] for folder in sorted(by_folder)]
 
@@ -87,7 +88,7 @@ def _same_plan(plan: Plan, folder: Path) -> None:
     """Remember the plan of a run, and refuse to go on with another one (stop rules and rounds may change)."""
     path, record = folder / "plan.json", plan.record()
     if path.exists():
-        old = json.loads(path.read_text(encoding="utf-8"))
+        old = read_sealed(path, hint="delete it, if the recipe is the one that the run was started with")
         free = {"rounds", "max_rollouts", "max_minutes", "target_exact", "stop_on_collapse", "keep_checkpoints"}
         changed = [
             f"{stage}.{key} was {value!r}, now {record[stage].get(key)!r}"
@@ -100,7 +101,7 @@ def _same_plan(plan: Plan, folder: Path) -> None:
             raise ConfigError(
                 f"{folder}: was started with another plan: {'; '.join(changed)}", hint="choose another output folder"
             )
-    write_json(path, record)
+    write_sealed(path, record)
 
 
 class Runner:
@@ -123,11 +124,11 @@ class Runner:
                 number = len(rounds)
                 done = self.folder / f"round-{number}" / "round.json"
                 if done.exists():
-                    rounds.append(json.loads(done.read_text(encoding="utf-8")))
+                    rounds.append(read_sealed(done, hint="delete it and rerun: the round's finished stages are kept"))
                 else:
                     self._clock = Clock()
                     metrics = self._round(number, rounds)
-                    write_json(done, metrics)
+                    write_sealed(done, metrics)
                     rounds.append(metrics)
                     self._clock.append(self.folder / "times.jsonl", number)
                     self.say(self._line(metrics, self._clock.total()))
@@ -275,8 +276,8 @@ def dead_round(here: Path, number: int) -> bool:
     path = here / "state.json"
     if not path.exists():
         return False
-    state = json.loads(path.read_text(encoding="utf-8"))
-    return state["round"] == number and state["dead_rounds"] > 0
+    state = read_sealed(path, hint="delete it and rerun")
+    return bool(state["round"] == number and state["dead_rounds"] > 0)
 
 
 def stop_reason(plan: Plan, rounds: list[dict[str, Any]], minutes: float) -> str | None:

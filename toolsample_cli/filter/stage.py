@@ -26,6 +26,7 @@ from toolsample_cli.filter.run_state import Round, Standing
 from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, Shard, open_folder, refuse_nested
+from toolsample_cli.shards.repeats import Repeats
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import FEWER, Account, Options
 
@@ -34,6 +35,8 @@ CARRY_ROWS = 1_000_000
 
 AHEAD = 2
 """Shards read and decided while one is being written; memory holds one more than that."""
+
+TOGETHER = "all samples of a task belong in one shard; score the rollouts again"
 
 T = TypeVar("T")
 
@@ -128,7 +131,7 @@ def _prepare(scores: Folder, history: Folder | None, config: FilterConfig, optio
 
 def _round(scores: Folder) -> int:
     for shard in scores.shards:
-        first = pl.scan_parquet(shard.path, glob=False, hive_partitioning=False).select("round").head(1).collect()
+        first = scores.scan(shard).select("round").head(1).collect()
         if first.height:
             return int(first["round"][0])
     raise DataError(f"{scores.path}: no scores in it, so there is nothing to filter")
@@ -147,7 +150,7 @@ def _refuse_repeated(folder: Folder, slots: pl.Series) -> None:
         slot = slots.filter(slots.is_duplicated())[0]
         raise DataError(
             f"{folder.path}: task {slot} occurs in more than one shard",
-            hint="all samples of a task belong in one shard; score the rollouts again",
+            hint=TOGETHER,
         )
 
 
@@ -157,7 +160,9 @@ def _write_visited(work: Work, output: Output, account: Account) -> None:
         _refuse_rounds(shard, found, work.round)
         return shard.number, decide(statistics.visited(found, work.prior), work.config, work.standing, work.round)
 
+    tasks = Repeats(work.scores.path, "task", hint=TOGETHER)
     for number, frame in _ahead(decided, [s for s in work.scores.shards if work.options.slice.owns(s.number)]):
+        tasks.add(work.scores.path, frame["slot_id"])
         if not output.done(number):
             output.write(number, frame)
         rows = int(frame["n"].sum() + frame["n_error"].sum())
@@ -169,6 +174,7 @@ def _write_visited(work: Work, output: Output, account: Account) -> None:
             if not row["keep"]:
                 account.dropped[row["reason"]] = account.dropped.get(row["reason"], 0) + row["len"]
         work.options.tick(rows)
+    tasks.refuse()
 
 
 def _ahead(function: Callable[[Shard], T], shards: Sequence[Shard]) -> Iterator[T]:
@@ -224,7 +230,7 @@ def _refuse_later(history: Folder, frame: pl.DataFrame, round: int) -> None:
 
 
 def _statistics(scores: Folder, shard: Shard, options: Options) -> pl.DataFrame:
-    found = statistics.statistics(scores.read(shard, statistics.COLUMNS))
+    found = statistics.statistics(scores.read(shard, statistics.COLUMNS), shard.path)
     wanted = options.wanted_ids()
     if wanted is not None:
         found = found.filter(pl.col("task_id").is_in(list(wanted)) | pl.col("slot_id").is_in(list(wanted)))

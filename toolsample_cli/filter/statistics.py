@@ -7,14 +7,17 @@ Variance is the population variance (ddof 0) everywhere, the same as in the adva
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.repeats import refuse_repeats
 
 COLUMNS = [
+    "sample",
     *("task_id", "slot_id", "shots", "source", "category", "round", "exact", "reward", "reward_min", "reward_max"),
     *(name for component in schema.COMPONENTS for name in (component, f"{component}_max")),
 ]
@@ -37,18 +40,21 @@ STATISTICS = [
 """Columns that `statistics` makes, besides `round`."""
 
 
-def statistics(scores: pl.DataFrame) -> pl.DataFrame:
+def statistics(scores: pl.DataFrame, where: Path | str = "scores") -> pl.DataFrame:
     """Scores of whole groups (`COLUMNS`) -> one row a task, in order of first appearance.
 
     Columns: `STATISTICS` and `round`. Component statistics are of component / component_max, in [0, 1], and
     null where the task has no such component (no gold call, or calls without parameters).
-    Raises DataError when two forms of one task (zero-shot and few-shot) were rolled out in the same round.
+    Raises DataError, which begins with `where`, for a sample that occurs twice and when two forms of one task
+    (zero-shot and few-shot) were rolled out in the same round.
     """
     runs = Runs.of(scores["task_id"])
     heads = scores.select(CONSTANT)[runs.starts]
-    if heads["task_id"].is_duplicated().any():  # rows of a task lie apart: not a shard of ours, but harmless
-        first = pl.int_range(pl.len()).min().over("task_id")
-        return statistics(scores.sort(first, maintain_order=True))
+    apart = bool(heads["task_id"].is_duplicated().any())
+    if "sample" in scores.columns and (apart or not runs.rising(scores["sample"].to_numpy())):
+        refuse_repeats(Path(where), scores, ["task_id", "sample"])
+    if apart:  # not a shard of ours, but harmless
+        return statistics(_together(scores), where)
     scored = scores["reward"].is_not_null().to_numpy()
     n = runs.count(scored)
     columns = {
@@ -64,6 +70,13 @@ def statistics(scores: pl.DataFrame) -> pl.DataFrame:
     groups = groups.with_columns(scaled for name in schema.COMPONENTS for scaled in _scaled(name))
     _refuse_two_forms(groups)
     return groups.select(*STATISTICS, "round")
+
+
+def _together(scores: pl.DataFrame) -> pl.DataFrame:
+    """The same rows with those of each task side by side, tasks in order of their first row."""
+    first = pl.col("row__").min().over("task_id").alias("first__")
+    placed = scores.with_row_index("row__").with_columns(first)
+    return placed.sort("first__", "row__").drop("first__", "row__")
 
 
 def _scaled(name: str) -> tuple[pl.Expr, pl.Expr]:
@@ -86,6 +99,12 @@ class Runs:
         starts = (ids != ids.shift()).fill_null(True).arg_true().to_numpy()
         sizes = np.diff(starts, append=len(ids))
         return cls(starts, sizes, np.unique(sizes))
+
+    def rising(self, values: np.ndarray) -> bool:
+        """Whether the values of every run rise, which leaves no room for one that occurs twice."""
+        falls = np.diff(values) <= 0
+        falls[self.starts[1:] - 1] = False
+        return not falls.any()
 
     def count(self, marks: np.ndarray) -> np.ndarray:
         """True values in each run, int32."""

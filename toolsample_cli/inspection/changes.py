@@ -16,6 +16,7 @@ import polars as pl
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.inspection.places import Place
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.lineage import lineage
 from toolsample_cli.shards.reading import read_footer, read_frame
 
 SHOWN = 20
@@ -103,13 +104,15 @@ def _settings(old: Place, new: Place) -> dict[str, list[Any]]:
 
 def _record(place: Place) -> dict[str, Any]:
     """What the shards were made with: settings, and the digests of tasks and rollouts."""
-    records = place.manifests or [read_footer(file) for file in place.files[:1]]
-    if not records:
-        return {}
-    return {**records[0].get("config", {}), **{f"input {k}": v for k, v in records[0].get("inputs", {}).items()}}
+    if place.manifests:
+        return lineage(place.manifests[0].config, place.manifests[0].inputs)
+    footer = read_footer(place.files[0]) if place.files else {}
+    return lineage(footer.get("config", {}), footer.get("inputs", {}))
 
 
 def _narrow(place: Place, columns: list[str]) -> pl.DataFrame:
+    for file in place.files:
+        place.verify(file)
     return pl.concat([read_frame(file, schema.SCORES, columns) for file in place.files])
 
 

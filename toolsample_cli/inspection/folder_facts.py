@@ -13,8 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from toolsample_cli.inspection.places import Place, rows_of
+from toolsample_cli.inspection.places import Place
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.manifest import summed
 from toolsample_cli.shards.reading import read_footer
 
 WORDS = frozenset(
@@ -82,10 +83,7 @@ class Summary:
 def facts(place: Place) -> dict[str, Any]:
     """Kind, rows, lineage and a summary of every column (`columns`: list of Summary)."""
     footer = read_footer(place.files[0]) if place.files else {}
-    manifest = place.manifests[0] if place.manifests else {}
-    counts: Counter[str] = Counter()
-    for one in place.manifests:
-        counts.update(one.get("counts", {}))
+    source = place.manifests[0] if place.manifests else None
     return {
         "path": str(place.path),
         "kind": place.kind,
@@ -94,11 +92,11 @@ def facts(place: Place) -> dict[str, Any]:
         "shards": len(place.files),
         "bytes": sum(file.stat().st_size for file in place.files),
         "complete": place.complete,
-        "version": manifest.get("version", footer.get("version")),
-        "schema_version": manifest.get("schema_version", footer.get("schema_version")),
-        "config": manifest.get("config", footer.get("config", {})),
-        "inputs": manifest.get("inputs", footer.get("inputs", {})),
-        "counts": dict(sorted(counts.items())),
+        "version": source.version if source else footer.get("version"),
+        "schema_version": source.schema_version if source else footer.get("schema_version"),
+        "config": source.config if source else footer.get("config", {}),
+        "inputs": source.inputs if source else footer.get("inputs", {}),
+        "counts": dict(sorted(summed(place.manifests).items())),
         "columns": summaries(place),
         **({"metrics": metrics(place)} if place.kind == "steps" else {}),
     }
@@ -106,7 +104,7 @@ def facts(place: Place) -> dict[str, Any]:
 
 def metrics(place: Place) -> list[dict[str, Any]]:
     """Of every metric in `steps`: steps with it, first, last, smallest, mean and largest value, in order of name."""
-    frames = [pl.scan_parquet(file, glob=False, hive_partitioning=False) for file in place.files]
+    frames = [place.scan(file) for file in place.files]
     if not frames:
         return []
     value, step = pl.col("value"), pl.col("step")
@@ -123,8 +121,7 @@ def summaries(place: Place) -> list[Summary]:
     dtypes = pl.read_parquet_schema(place.files[0])
     found = {name: Summary(name, str(dtype), _measure(dtype)) for name, dtype in dtypes.items()}
     for file in place.files:
-        rows_of(file)  # names a torn file before polars does
-        scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
+        scan = place.scan(file)
         for summary in found.values():
             summary.add(_part(scan, summary))
             if summary.name in WORDS or summary.measures == "true":
@@ -178,7 +175,7 @@ def _histogram(place: Place, name: str, low: float, high: float) -> list[tuple[f
     width = (high - low) / BINS
     counts: Counter[int] = Counter()
     for file in place.files:
-        scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
+        scan = place.scan(file)
         bins = ((pl.col(name) - low) / width).floor().clip(0, BINS - 1).cast(pl.Int32)
         frame = scan.select(bins.alias("bin")).drop_nulls().group_by("bin").len().collect(engine="streaming")
         counts.update(dict(frame.iter_rows()))

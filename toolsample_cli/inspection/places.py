@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import numbered, read_footer
+from toolsample_cli.shards.manifest import Entry, Manifest, manifest_files, read_manifests, verify
+from toolsample_cli.shards.reading import numbered, read_footer, rows_of
 
 NEAR = 2
 """Folders upwards in which companions are looked for."""
@@ -24,24 +23,35 @@ class Place:
     path: Path
     kind: str | None
     files: tuple[Path, ...]
-    manifests: tuple[dict[str, Any], ...]
+    manifests: tuple[Manifest, ...]
 
     @property
     def complete(self) -> bool | None:
         """Whether its stage finished; None for a file or another program's data."""
         if self.kind is None or self.path.is_file():
             return None
-        return bool(self.manifests) and all(manifest.get("complete") for manifest in self.manifests)
+        return bool(self.manifests)
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """What the manifests say of each shard, by file name."""
+        return {entry.name: entry for manifest in self.manifests for entry in manifest.shards}
+
+    def verify(self, file: Path) -> None:
+        """DataError when a shard is not what its manifest recorded."""
+        entry = self.entries.get(file.name)
+        if entry is not None:
+            verify(file, entry)
+
+    def scan(self, file: Path) -> pl.LazyFrame:
+        """A lazy frame of one shard, whose bytes have been compared with its manifest."""
+        self.verify(file)
+        read_footer(file)  # names a torn file before polars does
+        return pl.scan_parquet(file, glob=False, hive_partitioning=False)
 
     def rows(self) -> int:
         """Rows in all its files, from their footers."""
         return sum(rows_of(file) for file in self.files)
-
-
-def rows_of(file: Path) -> int:
-    """Rows of one Parquet file. DataError when it is torn."""
-    read_footer(file)
-    return pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
 
 
 def look(path: Path) -> Place | None:
@@ -49,34 +59,28 @@ def look(path: Path) -> Place | None:
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    manifests = tuple(read_manifest(file) for file in manifest_files(path))
+    manifests = _manifests(path)
     if path.is_dir() and not manifests and not any(path.glob("*.parquet")):
         return None
     if path.is_file() and path.suffix != ".parquet":
         raise DataError(f"{path}: not Parquet", hint="inspect takes shards, folders of shards and run folders")
     files = tuple(file for _, file in numbered(path))
-    kind = manifests[0].get("kind") if manifests else None
+    kind = manifests[0].kind if manifests else None
     if kind is None and files:
         kind = read_footer(files[0]).get("kind") or _by_columns(files[0])
     return Place(path, kind if kind in schema.KINDS else None, files, manifests)
 
 
-def manifest_files(path: Path) -> list[Path]:
-    """The manifest of a folder, or those of its slices."""
-    prefix = f"{path.name}.manifest"
-    beside = path.resolve().parent
-    return sorted(file for file in beside.iterdir() if file.name.startswith(prefix) and file.name.endswith(".json"))
-
-
-def read_manifest(file: Path) -> dict[str, Any]:
-    """One manifest. DataError when it is not one."""
+def _manifests(path: Path) -> tuple[Manifest, ...]:
+    """Those of a finished folder; none where slices are still missing."""
+    files = [file for _, file in manifest_files(path)]
+    manifests = [Manifest.read(file) for file in files]
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON: {error}") from None
-    if not isinstance(value, dict) or "kind" not in value:
-        raise DataError(f"{file}: not a manifest")
-    return value
+        return tuple(read_manifests(path))
+    except DataError:
+        if len(manifests) < 2 and not any(file.name == f"{path.name}.manifest.json" for file in files):
+            return ()
+        raise
 
 
 def _by_columns(file: Path) -> str | None:

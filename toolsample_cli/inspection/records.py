@@ -28,7 +28,7 @@ def by_number(place: Place, number: int) -> dict[str, Any]:
     for file in place.files:
         rows = rows_of(file)
         if at < rows:
-            return pl.scan_parquet(file, glob=False, hive_partitioning=False).slice(at, 1).collect().row(0, named=True)
+            return place.scan(file).slice(at, 1).collect().row(0, named=True)
         at -= rows
     raise AssertionError("rows were counted")
 
@@ -58,9 +58,7 @@ def find(place: Place, test: pl.Expr, most: int) -> list[dict[str, Any]]:
     """The first rows that pass, in order; nothing but matching row groups is decoded in full."""
     found: list[dict[str, Any]] = []
     for file in place.files:
-        rows_of(file)
-        scan = pl.scan_parquet(file, glob=False, hive_partitioning=False)
-        found += scan.filter(test).head(most - len(found)).collect(engine="streaming").to_dicts()
+        found += place.scan(file).filter(test).head(most - len(found)).collect(engine="streaming").to_dicts()
         if len(found) >= most:
             break
     return found

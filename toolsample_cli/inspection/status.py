@@ -10,6 +10,7 @@ from typing import Any
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.inspection.places import Place, look
+from toolsample_cli.shards.manifest import summed
 
 DEEP = 4
 """Levels of folders that are looked through."""
@@ -60,10 +61,7 @@ def _entry(place: Place, root: Path) -> dict[str, Any]:
     except DataError as error:
         return {**entry, "state": "damaged", "about": str(error)}
     entry["state"] = "complete" if place.complete else ("being written" if _locked(place.path) else "not finished")
-    counts: dict[str, int] = {}
-    for manifest in place.manifests:
-        for key, value in manifest.get("counts", {}).items():
-            counts[key] = counts.get(key, 0) + value
+    counts = summed(place.manifests)
     entry["about"] = ", ".join(f"{key} {value}" for key, value in sorted(counts.items(), key=lambda item: -item[1])[:6])
     return entry
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.errors import DataError
-from toolsample_cli.hashing import sha256
 from toolsample_cli.inspection.places import Place
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.manifest import Entry
 from toolsample_cli.shards.reading import read_frame
 
 MOST = 20
@@ -27,19 +26,18 @@ def faults(place: Place) -> Iterator[str]:
     """
     if place.kind is None:
         raise DataError(f"{place.path}: not one of toolsample's kinds, nothing to hold it against")
-    kind = schema.KINDS[place.kind]
-    listed = {shard["name"]: shard for manifest in place.manifests for shard in manifest["shards"]}
+    kind, listed = schema.KINDS[place.kind], place.entries
     yield from _manifest_faults(place, listed)
     seen: set[int] = set()
     for file in place.files:
         try:
+            place.verify(file)
             data = read_frame(file, kind)
         except DataError as error:
             yield str(error)
             continue
-        entry = listed.get(file.name)
-        if entry is not None and (entry["rows"] != data.height or entry["sha256"] != sha256(file)):
-            yield f"{file}: content differs from what its manifest recorded"
+        if file.name in listed and listed[file.name].rows != data.height:
+            yield f"{file}: {data.height} rows, its manifest says {listed[file.name].rows}"
         for number, fault in enumerate(_shard_faults(kind, data, file, seen)):
             if number == MOST:
                 yield f"{file}: and more"
@@ -47,7 +45,7 @@ def faults(place: Place) -> Iterator[str]:
             yield fault
 
 
-def _manifest_faults(place: Place, listed: dict[str, Any]) -> Iterator[str]:
+def _manifest_faults(place: Place, listed: Mapping[str, Entry]) -> Iterator[str]:
     present = {file.name for file in place.files}
     for name in sorted(listed.keys() - present):
         yield f"{place.path / name}: missing, though the manifest names it"

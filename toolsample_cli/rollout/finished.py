@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.models.digests import model_digest
 from toolsample_cli.rollout.types import LOCAL
+from toolsample_cli.shards.journal import count_records
+from toolsample_cli.shards.manifest import Manifest, manifest_path, verify
 from toolsample_cli.shards.reading import numbered, read_footer
 from toolsample_cli.shards.slice import Slice
 
@@ -30,8 +31,7 @@ def rows_there(out: Path, slice: Slice) -> int:
             count += scan.filter(pl.col("error").is_null()).select(pl.len()).collect().item()
     for file in (out.parent / f"{out.name}.tmp").glob("part-*.spool"):
         if slice.owns(int(file.stem.removeprefix("part-"))):
-            with file.open("rb") as handle:
-                count += max(0, sum(line.endswith(b"\n") for line in handle) - 1)  # the first line is a header
+            count += count_records(file)
     return count
 
 
@@ -41,19 +41,19 @@ def finished_rows(
     """Rollouts in `out` when this very slice is finished there without an error, else None.
 
     `record` is the lineage without what the engine adds. Weights, tokenizer and template are compared by content, so
-    only a local model folder can be known to be the same; any difference is left to the stage to tell.
+    only a local model folder can be known to be the same; any difference is left to the stage to tell. DataError when
+    a shard or the manifest is damaged.
     """
-    manifest = out.parent / f"{out.name}.manifest{slice.suffix}.json"
+    manifest = manifest_path(out, slice.suffix)
     if config.backend not in LOCAL or model is None or not Path(model).is_dir() or not manifest.is_file():
         return None
-    try:
-        standing = json.loads(manifest.read_text(encoding="utf-8"))
-        counts, made = standing["counts"], standing["config"]
-        files = [(out / shard["name"], shard["bytes"]) for shard in standing["shards"]]
-    except (ValueError, TypeError, KeyError):
-        return None  # the stage will say so
-    whole = all(file.is_file() and file.stat().st_size == size for file, size in files)
-    if not whole or standing["inputs"] != inputs or any(name.startswith("error ") for name in counts):
+    standing = Manifest.read(manifest)
+    counts, made = standing.counts, standing.config
+    if not all((out / shard.name).is_file() for shard in standing.shards):
+        return None
+    for shard in standing.shards:
+        verify(out / shard.name, shard)
+    if standing.inputs != inputs or any(name.startswith("error ") for name in counts):
         return None
     asked = {key: value for key, value in record.items() if RESOLVED.get(key) != value}
     if made.get("batch_tokens", 0) < config.batch_tokens and made.get("device") == "cpu":
@@ -62,4 +62,4 @@ def finished_rows(
     if any(made.get(key) != value for key, value in {**asked, "model_digest": digest}.items()):
         return None
     hashes = Chat.load(model, self_examples=config.self_examples).fingerprint
-    return counts.get("rollouts", 0) if all(made.get(key) == value for key, value in hashes.items()) else None
+    return int(counts.get("rollouts", 0)) if all(made.get(key) == value for key, value in hashes.items()) else None

@@ -18,7 +18,7 @@ from toolsample_cli.json_types import Row
 from toolsample_cli.rollout.shard_maker import make_shards
 from toolsample_cli.rollout.task_plan import TaskPlan, plan_tasks
 from toolsample_cli.rollout.types import open_engine
-from toolsample_cli.shards.reading import write_json
+from toolsample_cli.shards.manifest import merge_slices
 from toolsample_cli.shards.slice import Slice
 from toolsample_cli.stage import Account, Options, silent
 
@@ -37,7 +37,7 @@ def run_on_ray(
     ray.init(address=None if config.ray == "local" else config.ray, ignore_reinit_error=True, log_to_driver=False)
     account = Account("rollout", rows_in=len(plan.ids))
     try:
-        work = ray.data.from_items([{"part": i} for i in range(shards)], override_num_blocks=shards)
+        work = ray.data.from_items([{"slice": i} for i in range(shards)], override_num_blocks=shards)
         quiet = dataclasses.replace(options, tick=silent, found=silent, expect=silent, phase=silent)
         folders = (str(plan.folder.path.resolve()), str(out.resolve()))
         done = work.map_batches(
@@ -61,7 +61,7 @@ def run_on_ray(
         ) from error
     finally:
         ray.shutdown()
-    merge_manifests(Path(out), shards)
+    merge_slices(Path(out))
     account.wrote = Path(out)
     return account
 
@@ -78,27 +78,8 @@ class _Actor:
 
     def __call__(self, batch: Row) -> Row:
         records = []
-        for number in batch["part"]:
-            part = Slice(int(number), self.plan.shards, joined=True)
-            options = dataclasses.replace(self.options, slice=part)
+        for number in batch["slice"]:
+            options = dataclasses.replace(self.options, slice=Slice(int(number), self.plan.shards, joined=True))
             account = make_shards(self.plan, self.out, self.engine, self.config, self.record, options)
             records.append(json.dumps({**account.record(), "exit_code": account.exit_code}))
         return {"record": records}
-
-
-def merge_manifests(out: Path, count: int) -> Path:
-    """The manifests of slices 0..count-1 as the one a single run would have written; they are removed."""
-    parts = [out.parent / f"{out.name}.manifest{Slice(i, count).suffix}.json" for i in range(count)]
-    whole = out.parent / f"{out.name}.manifest.json"
-    if count == 1:
-        return whole
-    manifests = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
-    counts: Counter[str] = Counter()
-    for manifest in manifests:
-        counts.update(manifest["counts"])
-    shards = sorted((shard for m in manifests for shard in m["shards"]), key=lambda shard: shard["name"])
-    rows = sum(m["rows"] for m in manifests)
-    write_json(whole, {**manifests[0], "rows": rows, "counts": dict(sorted(counts.items())), "shards": shards})
-    for part in parts:
-        part.unlink()
-    return whole

@@ -1,7 +1,7 @@
 """Completions of an unfinished shard, appended as they come, so that a killed run loses at most the line it wrote.
 
-One line per completion under a header that says what it belongs to; a spool of another run is not used, nor is a line
-that is damaged. Floats are written so that they come back bit by bit.
+One record per completion in a journal; a spool of another run is not used, nor is a line that is damaged. Floats come
+back bit by bit.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import msgspec
 
-from toolsample_cli.errors import StageFailure
+from toolsample_cli.json_types import Row
 from toolsample_cli.rollout.types import Completion
-from toolsample_cli.shards.journal import seal, unseal
-
-HINT = "what was finished before is kept; rerun to go on"
+from toolsample_cli.shards.journal import Journal
 
 
 class _Line(msgspec.Struct):
@@ -34,64 +32,36 @@ class _Line(msgspec.Struct):
 
 
 class Spool:
-    """A context manager around one file; `found` holds what an earlier run left there."""
+    """A context manager around one file; `found` holds what an earlier run left there, by (task, sample)."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        self.path, self._identity = path, identity
+        self._journal = Journal(path, {"identity": identity}, foreign="replace")
         self.found: dict[tuple[str, int], Completion] = {}
-        self._file: BinaryIO
 
     def __enter__(self) -> Spool:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            size = self._load() if self.path.exists() else 0
-            self._file = self.path.open("ab")
-            self._file.truncate(size)  # a torn last line, or all of a foreign spool
-            if size == 0:
-                self._file.write(seal({"identity": self._identity}))
-                self._file.flush()
-        except OSError as error:
-            raise StageFailure(f"{self.path}: could not be written: {error}", hint=HINT) from error
+        self._journal.__enter__()
+        held = filter(None, map(_completion, self._journal.records.values()))
+        self.found = {(done.key, done.sample): done for done in held}
         return self
 
-    def _load(self) -> int:
-        """Read finished completions; returns how many bytes of the file are whole lines of ours."""
-        with self.path.open("rb") as handle:
-            if unseal(handle.readline()) != {"identity": self._identity}:
-                return 0
-            size = handle.tell()
-            for line in handle:
-                if not line.endswith(b"\n"):
-                    break
-                size += len(line)
-                if (done := _completion(line)) is not None:
-                    self.found[done.key, done.sample] = done
-        return size
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._journal.__exit__(kind, value, trace)
 
     def add(self, completions: Iterable[Completion]) -> None:
         """Append completions and hand them to the operating system."""
-        try:
-            self._file.write(b"".join(seal(_record(done)) for done in completions))
-            self._file.flush()
-        except OSError as error:
-            raise StageFailure(f"{self.path}: could not be written: {error}", hint=HINT) from error
-
-    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        self._journal.add(*map(_record, completions))
 
 
-def _record(done: Completion) -> dict[str, object]:
+def _record(done: Completion) -> Row:
     logprobs = None if done.logprobs is None else list(done.logprobs)
     ids = list(done.completion_ids)
-    return {
-        "done": [done.key, done.sample, ids, logprobs, done.finish_reason, done.ids_from_text, done.text, done.error]
-    }
+    fields = [done.key, done.sample, ids, logprobs, done.finish_reason, done.ids_from_text, done.text, done.error]
+    return {"id": f"{done.key}/{done.sample}", "done": fields}
 
 
-def _completion(line: bytes) -> Completion | None:
+def _completion(record: Row) -> Completion | None:
     try:
-        fields = (unseal(line) or {})["done"]
-        read = msgspec.convert(dict(zip(_Line.__struct_fields__, fields, strict=True)), _Line)
+        read = msgspec.convert(dict(zip(_Line.__struct_fields__, record["done"], strict=True)), _Line)
     except (KeyError, TypeError, ValueError):
         return None
     return Completion(**msgspec.structs.asdict(read))

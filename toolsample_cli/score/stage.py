@@ -22,6 +22,7 @@ from toolsample_cli.score import custom
 from toolsample_cli.score.scorer import ANSWER_COLUMNS, ERRORED, TASK_COLUMNS, Gold, Rules, Scorer
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, Shard, open_folder, refuse_nested
+from toolsample_cli.shards.repeats import refuse_repeats
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import FEWER, Account, Options
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
@@ -170,6 +171,7 @@ def _selected(source: Folder, shard: Shard, rows: int, options: Options, rules: 
     frame = source.read(shard, [*ROLLOUT_COLUMNS, *(["completion_ids"] if counted else [])]).head(rows)
     if counted:
         frame = frame.with_columns(tokens=pl.col("completion_ids").list.len()).drop("completion_ids")
+    refuse_repeats(shard.path, frame, ["rollout_id"])
     wanted = options.wanted_ids()
     return frame if wanted is None else frame.filter(pl.col("task_id").is_in(wanted))
 

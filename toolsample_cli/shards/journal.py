@@ -1,4 +1,4 @@
-"""Answers as they come in, one JSON line each, synced: what a killed run leaves, so that a rerun goes on from there.
+"""Records as they come in, one JSON line each with a checksum: what a killed run leaves, so that a rerun resumes there.
 
 Every line begins with a checksum of its rest. A line that is torn or damaged, or whose record cannot be used, is as if
 it had never been written: what it held is asked again. Errors are written too, but are no answers.
@@ -6,19 +6,23 @@ it had never been written: what it held is asked again. Errors are written too, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.json_types import Row
+from toolsample_cli.errors import DataError, StageFailure
+from toolsample_cli.json_types import Json, Row
+from toolsample_cli.shards.disk import in_words
+from toolsample_cli.shards.lineage import refuse_changes
 
 SYNC_EVERY = 64
-"""Answers between two syncs of a file that grows fast."""
+"""Records between two syncs: a crash of the machine, not of the process, may cost so many."""
+KEPT = "what was finished before is kept; rerun to resume"
 
 _HEAD = 20  # characters of {"crc32": "01234567"
 
@@ -34,7 +38,8 @@ def unseal(line: bytes) -> Row | None:
     head, body = line[:_HEAD], line[_HEAD:].removeprefix(b", ")
     if not body.endswith(b"\n") or head != b'{"crc32": "%08x"' % zlib.crc32(body[:-1]):
         return None
-    return json.loads(b"{" + body)
+    value: Row = json.loads(b"{" + body)
+    return value
 
 
 def _anything(record: Row) -> bool:
@@ -42,25 +47,27 @@ def _anything(record: Row) -> bool:
 
 
 class Journal:
-    """Entry id -> record with `answer` or `error`; a context manager that keeps the file open for appending.
+    """Record id -> record with `id`; a context manager that keeps the file open for appending.
 
-    The first line says what the answers belong to; other settings are refused. Records that `usable` does not accept
-    are left out.
+    The first line says what the records belong to: a file of another `identity` is refused, or replaced where
+    `foreign` is "replace". Records that `usable` does not accept are left out.
     """
 
     def __init__(
         self,
         path: Path,
-        identity: Mapping[str, object],
+        identity: Mapping[str, Json],
         *,
         overwrite: bool = False,
         usable: Callable[[Row], bool] = _anything,
+        foreign: str = "refuse",
     ) -> None:
         self.path = path
         self.identity: Row = json.loads(json.dumps(dict(identity)))
         self.records: dict[str, Row] = {}
-        self._usable = usable
-        self._unsynced = 0
+        self._handle: BinaryIO | None = None
+        self._usable, self._foreign = usable, foreign
+        self._whole = self._unsynced = 0  # bytes of whole lines that are ours; records not yet synced
         if overwrite:
             path.unlink(missing_ok=True)
         if path.exists():
@@ -70,52 +77,78 @@ class Journal:
         with self.path.open("rb") as handle:
             lines = handle.readlines()
         if not lines or not lines[0].endswith(b"\n"):  # killed while it wrote the first line
-            self.path.unlink()
             return
         head = unseal(lines[0])
-        if head is None:
-            raise DataError(f"{self.path}: its first line is damaged", hint="delete it, or give --overwrite")
-        changed = [key for key in {**head, **self.identity} if head.get(key) != self.identity.get(key)]
-        if changed:
-            detail = "; ".join(f"{key} was {head.get(key)!r}, now {self.identity.get(key)!r}" for key in changed)
-            raise ConfigError(
-                f"{self.path.parent}: was made with other settings or inputs: {detail}",
-                hint="give --overwrite to make it anew, or another output folder",
-            )
-        for line in lines[1:]:
-            record = unseal(line)
+        if head != self.identity:
+            if self._foreign == "replace":
+                return
+            if head is None:
+                hint = f"delete {self.path}, or give --overwrite: what it held is made again"
+                raise DataError(f"{self.path}: its first line is damaged", hint=hint)
+            refuse_changes(self.path.parent, head, self.identity)
+        for record in map(unseal, lines[1:]):
             if record is not None and isinstance(record.get("id"), str) and self._usable(record):
                 self.records[record["id"]] = record
-        if not lines[-1].endswith(b"\n"):
-            os.truncate(self.path, sum(map(len, lines[:-1])))
+        self._whole = sum(len(line) for line in lines if line.endswith(b"\n"))
 
     def __enter__(self) -> Journal:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = not self.path.exists()
-        self._handle: BinaryIO = self.path.open("ab")
-        if fresh:
-            self._handle.write(seal(self.identity))
-            self._sync()
+        with self._told():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = self.path.open("ab", buffering=0)
+            self._handle.truncate(self._whole)  # a torn last line, or all of a foreign file
+            if not self._whole:
+                self._append([self.identity])
+                self.sync()
         return self
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._sync()
-        self._handle.close()
+        if self._handle is not None:
+            if kind is None:
+                with self._told():
+                    self.sync()
+            self._handle.close()
+            self._handle = None
 
     def answered(self, entry_id: str) -> bool:
         """Whether there is an answer; an error is none."""
         record = self.records.get(entry_id)
         return record is not None and record.get("error") is None
 
-    def add(self, record: Row) -> None:
-        """Take one record {id, ...}; it survives a kill at the latest after SYNC_EVERY more."""
-        self.records[record["id"]] = record
-        self._handle.write(seal(record))
-        self._unsynced += 1
-        if self._unsynced >= SYNC_EVERY:
-            self._sync()
+    def add(self, *records: Row) -> None:
+        """Take records {id, ...}: they survive a kill of the process from now on."""
+        self.records.update((record["id"], record) for record in records)
+        with self._told():
+            self._append(records)
+            self._unsynced += len(records)
+            if self._unsynced >= SYNC_EVERY:
+                self.sync()
 
-    def _sync(self) -> None:
-        self._handle.flush()
+    def _append(self, values: Iterable[Mapping[str, object]]) -> None:
+        assert self._handle is not None
+        data = memoryview(b"".join(map(seal, values)))
+        while data:
+            data = data[self._handle.write(data) :]
+
+    def sync(self) -> None:
+        """Make everything so far durable."""
+        assert self._handle is not None
         os.fsync(self._handle.fileno())
         self._unsynced = 0
+
+    def remove(self) -> None:
+        """The journal has done its work."""
+        self.path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = in_words(error, self.path)
+            raise StageFailure(f"{self.path}: could not be written: {why}", hint=KEPT) from error
+
+
+def count_records(path: Path) -> int:
+    """Records in a journal, told from its whole lines without reading them."""
+    with path.open("rb") as handle:
+        return max(0, sum(line.endswith(b"\n") for line in handle) - 1)

@@ -6,31 +6,39 @@ Locks are advisory file locks that the system drops with the process, so a kille
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
 from typing import IO
 
 from toolsample_cli.errors import StageFailure
+from toolsample_cli.shards.disk import in_words
 from toolsample_cli.shards.slice import Slice
 
 _TRIES = 100
+WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""What flock answers on a file system that has none."""
 
 
 class FolderLock:
     """Lock of `path` for one slice, held in the folder `beside`, which goes with the last holder.
 
-    The whole folder is taken exclusively; slices share it and exclude only their equals.
+    The whole folder is taken exclusively; slices share it and exclude only their equals. Where not `enabled` nothing
+    is locked.
     """
 
-    def __init__(self, path: Path, beside: Path, slice: Slice) -> None:
-        self._path, self._beside, self._slice = path, beside, slice
+    def __init__(self, path: Path, beside: Path, slice: Slice = Slice(), *, enabled: bool = True) -> None:
+        self._path, self._beside, self._slice, self._enabled = path, beside, slice, enabled
         self._held: list[tuple[Path, IO[str]]] = []
 
     def take(self) -> None:
-        """Take the lock at once. StageFailure when another process has it or the place cannot be written."""
+        """Take the lock at once. StageFailure when another process has it or the folder cannot be written."""
         whole = self._slice.count == 1
         try:
+            if not self._enabled:
+                self._beside.mkdir(parents=True, exist_ok=True)
+                return
             self._hold("lock", fcntl.LOCK_EX if whole else fcntl.LOCK_SH)
             if not whole:
                 self._hold(f"lock{self._slice.suffix}", fcntl.LOCK_EX)
@@ -39,7 +47,12 @@ class FolderLock:
             raise StageFailure(f"{self._path}: another process is writing it", hint="wait for it, or stop it") from None
         except OSError as error:
             self.release()
-            raise StageFailure(f"{self._path}: cannot be written: {error.strerror or error}") from None
+            if error.errno in WITHOUT_LOCKS:
+                raise StageFailure(
+                    f"{self._path}: its file system has no locks: {error.strerror}",
+                    hint="make sure that no other process writes there, and give --no-lock",
+                ) from None
+            raise StageFailure(f"{self._path}: cannot be written: {in_words(error, self._beside)}") from None
 
     def _hold(self, name: str, mode: int) -> None:
         file = self._beside / name

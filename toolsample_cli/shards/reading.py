@@ -7,19 +7,27 @@ stage finished. `output.py` is the writing side.
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.hashing import digest, sha256
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.manifest import (
+    MEND_SHARD,
+    RESUME,
+    Entry,
+    Manifest,
+    manifest_files,
+    read_manifests,
+    summed,
+    verify,
+)
 from toolsample_cli.shards.slice import Slice
 
 FOOTER_KEY = "toolsample"
@@ -37,6 +45,12 @@ class Shard:
     number: int
     rows: int
     sha256: str
+    entry: Entry | None = None  # what its manifest says; None for a file without one
+
+    def verify(self) -> None:
+        """DataError unless its bytes are those that its manifest recorded; once per process."""
+        if self.entry is not None:
+            verify(self.path, self.entry)
 
 
 @dataclass(frozen=True)
@@ -46,8 +60,8 @@ class Folder:
     path: Path
     kind: schema.Kind
     shards: tuple[Shard, ...]
-    config: dict[str, Any]
-    counts: dict[str, int]
+    config: Row
+    counts: dict[str, float]
 
     @property
     def rows(self) -> int:
@@ -60,8 +74,20 @@ class Folder:
         return digest([shard.sha256 for shard in self.shards])
 
     def read(self, shard: Shard, columns: list[str] | None = None) -> pl.DataFrame:
-        """One shard, checked against the contract; `columns` reads (and checks) only those."""
-        return read_frame(shard.path, self.kind, columns)
+        """One shard, checked against its manifest and the contract; `columns` reads only those.
+
+        All bytes of the file are compared, also those of columns that are not read.
+        """
+        shard.verify()
+        frame = read_frame(shard.path, self.kind, columns)
+        if frame.height != shard.rows:
+            raise DataError(f"{shard.path}: damaged: {frame.height} rows, expected {shard.rows}", hint=MEND_SHARD)
+        return frame
+
+    def scan(self, shard: Shard) -> pl.LazyFrame:
+        """A lazy frame of one shard, whose bytes have been compared with its manifest."""
+        shard.verify()
+        return pl.scan_parquet(shard.path, glob=False, hive_partitioning=False)
 
     def frames(self, columns: list[str] | None = None, slice: Slice = Slice()) -> Iterator[tuple[Shard, pl.DataFrame]]:
         """Every shard of the slice in order, one in memory at a time."""
@@ -100,7 +126,7 @@ def read_frame(path: Path, kind: schema.Kind, columns: list[str] | None = None) 
     return schema.check(kind, data, str(path)).select(list(kind.schema))
 
 
-def read_footer(path: Path) -> dict[str, Any]:
+def read_footer(path: Path) -> Row:
     """The lineage record in a Parquet footer ({} when another program wrote the file)."""
     if not path.exists():
         raise DataError(f"{path}: no such file")
@@ -144,42 +170,52 @@ def open_folder(path: Path, kind: schema.Kind) -> Folder:
     """Open finished shards for reading.
 
     Raises DataError when the folder is missing, holds something else, lacks a shard its manifest names, or
-    when its stage has not finished.
+    when its stage has not finished. The content of a shard is compared with its manifest when it is first read.
     """
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder", hint=f"expected a folder of {kind.name} shards")
+    if not path.name:
+        path = path.resolve()
     files = numbered(path)
-    manifests = _manifests(path)
-    _refuse_unfinished(path, manifests, files, kind)
-    known = {entry["name"]: entry for manifest in manifests for entry in manifest["shards"]}
-    shards = []
-    for number, file in files:
+    manifests = read_manifests(path) if path.is_dir() else []
+    listed = manifests if path.is_dir() else _manifests_around(path)
+    for manifest in manifests:
+        if manifest.kind != kind.name:
+            raise DataError(f"{path}: a folder of {manifest.kind} shards, expected {kind.name}")
+    _refuse_unfinished(path, manifests, files)
+    entries = {entry.name: entry for manifest in listed for entry in manifest.shards}
+    shards = tuple(_shard(number, file, kind, entries.get(file.name), bool(manifests)) for number, file in files)
+    if not shards and not manifests:
+        raise DataError(f"{path}: no shards in it", hint=f"expected a folder of {kind.name} shards")
+    config = manifests[0].config if manifests else (read_footer(files[0][1]).get("config", {}) if files else {})
+    return Folder(path, kind, shards, config, summed(manifests))
+
+
+def _manifests_around(file: Path) -> list[Manifest]:
+    """What is known about a single file: the manifests of its folder, should it be a shard in one."""
+    return [Manifest.read(found) for _, found in manifest_files(file.absolute().parent)]
+
+
+def _shard(number: int, file: Path, kind: schema.Kind, entry: Entry | None, listed: bool) -> Shard:
+    size = file.stat().st_size
+    if entry is None and listed:
+        raise DataError(f"{file}: not named in the manifest beside its folder", hint="rerun the stage, or move it away")
+    if entry is None or not listed or not size:
         footer = read_footer(file)
         if footer.get("kind", kind.name) != kind.name:
             raise DataError(f"{file}: holds {footer['kind']}, expected {kind.name}")
-        shards.append(_shard(number, file, known, bool(manifests)))
-    if not shards and not manifests:
-        raise DataError(f"{path}: no shards in it", hint=f"expected a folder of {kind.name} shards")
-    counts: Counter[str] = Counter()
-    for manifest in manifests:
-        counts.update(manifest["counts"])
-    config = manifests[0]["config"] if manifests else (read_footer(files[0][1]).get("config", {}) if files else {})
-    return Folder(path, kind, tuple(shards), config, dict(counts))
-
-
-def _shard(number: int, file: Path, known: dict[str, dict[str, Any]], listed: bool) -> Shard:
-    entry, size = known.get(file.name), file.stat().st_size
-    if entry is None and listed:
-        raise DataError(f"{file}: not named in the manifest beside its folder", hint="rerun the stage, or move it away")
     if entry is None:
-        rows = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item()
-        return Shard(file, number, rows, sha256(file))
-    if entry["bytes"] != size:
-        raise DataError(
-            f"{file}: {size} bytes, its manifest says {entry['bytes']}", hint="rerun the stage that wrote it"
-        )
-    return Shard(file, number, entry["rows"], entry["sha256"])
+        return Shard(file, number, rows_of(file), sha256(file))
+    if entry.bytes != size:
+        raise DataError(f"{file}: damaged: {size} bytes, its manifest says {entry.bytes}", hint=MEND_SHARD)
+    return Shard(file, number, entry.rows, entry.sha256, entry)
+
+
+def rows_of(file: Path) -> int:
+    """Rows of one Parquet file, from its metadata. DataError when it is torn."""
+    read_footer(file)
+    return int(pl.scan_parquet(file, glob=False, hive_partitioning=False).select(pl.len()).collect().item())
 
 
 def numbered(path: Path) -> list[tuple[int, Path]]:
@@ -203,80 +239,12 @@ def numbered(path: Path) -> list[tuple[int, Path]]:
     return sorted(found.items())
 
 
-def _manifests(path: Path) -> list[dict[str, Any]]:
-    """The manifest of the whole folder, or those of all its slices. DataError when some are missing or disagree."""
-    whole = path.parent / f"{path.name}.manifest.json"
-    if whole.exists():
-        return [_read_manifest(whole)]
-    pattern = re.compile(re.escape(path.name) + r"\.manifest-(\d+)-of-(\d+)\.json")
-    parts = [(match, file) for file in path.parent.iterdir() if (match := pattern.fullmatch(file.name))]
-    counts = sorted({int(match[2]) for match, _ in parts})
-    if len(counts) > 1:
-        raise DataError(
-            f"{path}: slices of {' and of '.join(map(str, counts))}",
-            hint="rerun it with one --slice count, --overwrite",
-        )
-    if parts and len(parts) != counts[0]:
-        raise DataError(
-            f"{path}: only {len(parts)} of {counts[0]} slices are finished", hint="run the missing --slice i/n first"
-        )
-    manifests = [_read_manifest(file) for match, file in sorted(parts, key=lambda part: int(part[0][1]))]
-    for manifest in manifests[1:]:
-        for name in ("config", "inputs"):
-            if manifest.get(name) != manifests[0].get(name):
-                raise DataError(f"{path}: its slices were made with different {name}", hint="rerun it with --overwrite")
-    return manifests
-
-
-def _read_manifest(file: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON: {error}") from None
-    if not isinstance(manifest, dict) or not {"kind", "config", "counts", "shards"} <= manifest.keys():
-        raise DataError(f"{file}: not a manifest", hint="move it away and rerun the stage")
-    return manifest
-
-
-def _refuse_unfinished(
-    path: Path, manifests: list[dict[str, Any]], files: list[tuple[int, Path]], kind: schema.Kind
-) -> None:
-    for manifest in manifests:
-        if manifest.get("kind") != kind.name:
-            raise DataError(f"{path}: a folder of {manifest.get('kind')} shards, expected {kind.name}")
+def _refuse_unfinished(path: Path, manifests: list[Manifest], files: list[tuple[int, Path]]) -> None:
     present = {file.name for _, file in files}
-    missing = [entry["name"] for manifest in manifests for entry in manifest["shards"] if entry["name"] not in present]
+    missing = [entry.name for manifest in manifests for entry in manifest.shards if entry.name not in present]
     if missing:
         raise DataError(
             f"{path / missing[0]}: missing, though the manifest names it", hint="rerun the stage that wrote it"
         )
     if not manifests and any(read_footer(file).get("kind") for _, file in files[:1]) and path.is_dir():
-        raise DataError(
-            f"{path}: its stage has not finished (no manifest beside it)",
-            hint="rerun that stage; it goes on where it stopped",
-        )
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a small file in one step: beside it, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.parent / f".{path.name}.tmp"
-    with beside.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    beside.replace(path)
-    sync_folder(path.parent)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """`write_atomically` of indented JSON with a final newline."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
-
-
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        raise DataError(f"{path}: its stage has not finished (no manifest beside it)", hint=RESUME)

@@ -19,7 +19,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Column:
-    """One column: name, polars dtype, meaning; `null` allows missing values; `low`/`high` are inclusive."""
+    """One column: name, polars dtype, meaning; `null` allows missing values; `low`/`high` are inclusive.
+
+    A float is a finite number unless `infinite` allows what a diverged training step measures.
+    """
 
     name: str
     dtype: pl.DataType | type[pl.DataType]
@@ -27,6 +30,7 @@ class Column:
     null: bool = False
     low: float | None = None
     high: float | None = None
+    infinite: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Kind:
     key: tuple[str, ...]
 
     @property
-    def schema(self) -> dict[str, pl.DataType]:
+    def schema(self) -> dict[str, pl.DataType | type[pl.DataType]]:
         """Column name -> dtype, in the order on disk."""
         return {column.name: column.dtype for column in self.columns}
 
@@ -257,7 +261,7 @@ STEPS = Kind(
         Column("step", I64, "optimizer step since the first round", low=0),
         Column("round", I32, "round of the loop", low=0),
         Column("metric", STR, "name of the metric"),
-        Column("value", F64, "its value", null=True),
+        Column("value", F64, "its value", null=True, infinite=True),
     ),
     ("step", "metric"),
 )
@@ -271,9 +275,9 @@ RECORDS = Kind(
         Column("advantage", F64, "its advantage"),
         Column("tokens", I32, "tokens in the loss", low=0),
         Column("dropped_tokens", I32, "tokens without a usable stored logprob", low=0),
-        Column("ratio_mean", F64, "mean importance ratio over its tokens", null=True),
+        Column("ratio_mean", F64, "mean importance ratio over its tokens", null=True, infinite=True),
         Column("clipped_share", F64, "share of its tokens whose ratio was clipped", null=True, low=0, high=1),
-        Column("loss", F64, "its contribution to the step's loss", null=True),
+        Column("loss", F64, "its contribution to the step's loss", null=True, infinite=True),
         Column("loss_name", F64, "share of that on tokens of tool names", null=True),
         Column("loss_key", F64, "share on tokens of parameter names", null=True),
         Column("loss_value", F64, "share on tokens of values", null=True),
@@ -369,32 +373,17 @@ def _fault(column: Column) -> pl.Expr:
         fault = fault | (value < column.low)
     if column.high is not None:
         fault = fault | (value > column.high)
-    return fault | value.is_nan() if column.dtype == F64 else fault
+    if column.dtype == F64:
+        fault = fault | (value.is_nan() if column.infinite else ~value.is_finite())
+    return fault
 
 
 def _rule(column: Column) -> str:
     parts = [] if column.null else ["a value"]
     if column.dtype == F64:
-        parts.append("a number")
+        parts.append("a number" if column.infinite else "a finite number")
     if column.low is not None:
         parts.append(f">= {column.low:g}")
     if column.high is not None:
         parts.append(f"<= {column.high:g}")
     return " and ".join(parts)
-
-
-def column_table() -> str:
-    """Markdown tables of every kind, for the README; a test holds the two together."""
-    lines: list[str] = []
-    for kind in KINDS.values():
-        lines += [f"**`{kind.name}`**: {kind.meaning}.", "", "| column | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{c.name}` | {_type_name(c)} | {c.meaning} |" for c in kind.columns]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _type_name(column: Column) -> str:
-    names = {STR: "text", I32: "int32", I64: "int64", F64: "float64", BOOL: "bool"}
-    inner = {IDS: "list of int32", LOGPS: "list of float32", pl.List(STR): "list of text"}
-    name = next((text for dtype, text in [*names.items(), *inner.items()] if column.dtype == dtype), str(column.dtype))
-    return f"{name}, may be null" if column.null else name

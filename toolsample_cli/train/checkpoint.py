@@ -20,7 +20,7 @@ import torch
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.reading import sync_folder
+from toolsample_cli.shards.sealed import sync_folder
 from toolsample_cli.train import adapter
 from toolsample_cli.train.distributed import World, like, whole
 
