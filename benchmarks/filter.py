@@ -1,7 +1,7 @@
 """Filter and draw at corpus scale: seconds, memory, and DuckDB doing the same aggregation in the same run.
 
 `python benchmarks/filter.py --json [--work DIR] [--tasks 1000000] [--duckdb PYTHON]`. Synthetic scores of 8
-completions a task are made first (not timed). Each job runs in a process of its own, on as many threads as there
+completions per task are made first (not timed). Each job runs in a process of its own, on as many threads as there
 are cores; `peak_mb` is the highest anonymous memory of that process. `--duckdb` names a Python that has duckdb.
 """
 

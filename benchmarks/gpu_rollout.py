@@ -1,4 +1,4 @@
-"""Rollouts on a GPU: a random 0.5B-shaped model, tokens a second and agreement of logprobs. One JSON object on stdout.
+"""Rollouts on a GPU: a random 0.5B-shaped model, tokens per second, agreement of logprobs; one JSON object on stdout.
 
     python benchmarks/gpu_rollout.py [--tasks 128] [--n 8] [--max-new-tokens 128] [--small]
 

@@ -275,7 +275,7 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def scaling(given: argparse.Namespace) -> dict[str, Any]:
-    """CPU seconds a token and peak memory of our loop, 1,000 rollouts against `--times` as many."""
+    """CPU seconds per token and peak memory of our loop, 1,000 rollouts against `--times` as many."""
     record: dict[str, Any] = {}
     for label, groups in (("small", 125), ("large", 125 * given.times)):
         with tempfile.TemporaryDirectory() as name:

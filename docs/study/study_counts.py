@@ -52,7 +52,7 @@ def counts(place: Path, held: str) -> dict[str, float | None]:
 
 
 def table(rows: pl.DataFrame) -> list[dict[str, str]]:
-    """One row an arm; `rows` are those of one starting policy, a row a round."""
+    """One row per arm; `rows` are those of one starting policy, one row per round."""
     made = []
     last = rows["round"].max()
     for arm in rows["arm"].unique(maintain_order=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,34 @@ def test_every_example_recipe_resolves(path: Path):
 def test_every_example_script_parses(path: Path):
     """bash reads the shipped scripts."""
     subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+CITED = re.compile(r"(?<![\w/.:])((?:toolsample_cli|tests|docs|examples|fixtures|benchmarks)/[\w.*/-]*[\w/])")
+PAGE = re.compile(r"(?<![\w/])([\w-]+\.md)\b")
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("fixtures/*.md")]
+CODE = [
+    path
+    for folder in ("toolsample_cli", "benchmarks", "examples", "fixtures", "docs")
+    for path in (ROOT / folder).rglob("*.py")
+]
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_cite_files_that_exist(path: Path):
+    """A page sends nobody to a file or folder that is not in the repository."""
+    cited = {word.rstrip("/") for word in CITED.findall(path.read_text(encoding="utf-8"))}
+    made = {"docs/settings.md", "docs/names.md", "docs/shards.md"}
+    lost = [word for word in sorted(cited - made) if "NAME" not in word and not list(ROOT.glob(word))]
+    assert not lost
+
+
+def test_code_cites_pages_that_exist():
+    """Nor does a docstring or a help text."""
+    known = {page.name for page in PAGES}
+    lost = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in CODE
+        for name in PAGE.findall(path.read_text(encoding="utf-8"))
+        if name not in known
+    ]
+    assert not lost

@@ -36,7 +36,7 @@ def folder(out: Path, kind: str, version: str, form: str, category: str) -> Path
 
 
 def write(out: Path, judged: Iterable[tuple[Row, Any]], version: str, form: str) -> None:
-    """Both trees from (row of entries, what was read) pairs; one file a category and tree."""
+    """Both trees from (row of entries, what was read) pairs; one file per category and tree."""
     results: dict[str, list[Row]] = {}
     scores: dict[str, list[Row]] = {}
     for row, answer in judged:

@@ -1,6 +1,6 @@
 """Questions in BFCL's format, from the official release or from a user's own files, ready to be asked and judged.
 
-Own files: one JSON object a line (or one JSON list) with `id`, `question`, `function`; answers beside them in
+Own files: one JSON object per line (or one JSON list) with `id`, `question`, `function`; answers beside them in
 `possible_answer/`, in another file, or as `ground_truth` in the row. The category is the file's name, else the id's.
 """
 

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import os
 import sys
+import time
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,7 @@ def _parameter(name: str, annotation: object, default: object) -> inspect.Parame
 def _run(function: Callable[..., Account], name: str, config_class: type, own: list[str], given: Row) -> None:
     recipe = read_recipe(given["recipe_"]).get(name) if given["recipe_"] else None
     flags = {item.name: given[item.name] for item in dataclasses.fields(config_class) if item.name in given}
+    began = time.monotonic()
     config: object = resolve(config_class, flags, recipe)
     from toolsample_cli.cli.progress import Progress
     from toolsample_cli.shards.slice import Slice
@@ -166,4 +168,5 @@ def _run(function: Callable[..., Account], name: str, config_class: type, own: l
             options, tick=progress.tick, found=progress.found, expect=progress.expect, phase=progress.phase
         )
         account = function(**arguments, config=config, options=watched)
+    account.started = began  # a user's seconds are those of the whole command, loading included
     finish(account, given["json_"])

@@ -1,4 +1,4 @@
-"""The corpus as the curriculum sees it: 8 bytes a task in memory, everything else fetched when it is drawn."""
+"""The corpus as the curriculum sees it: 8 bytes per task in memory, everything else fetched when it is drawn."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class State:
 
     `weights` are in force for the next round; `stage` is the index of the sub-task being learned and
     `stage_rounds` how many rounds in a row it has been mastered (`weighting = stage`); `hard` and `dropped`
-    are by slot; `log` holds one entry a round with every transition.
+    are by slot; `log` holds one entry per round with every transition.
     """
 
     corpus: dict[str, Any]

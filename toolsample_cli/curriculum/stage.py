@@ -1,7 +1,7 @@
 """The curriculum stage: groups and scores of a round, the corpus and the state -> batch, next tasks, next state.
 
 `OUT/batch` has one shard per score shard, `OUT/tasks` the drawn tasks in order of their slot, `OUT/state.json` is
-written last. The corpus and the groups are streamed; what stays in memory is 8 bytes a task and the draw.
+written last. The corpus and the groups are streamed; what stays in memory is 8 bytes per task and the draw.
 """
 
 from __future__ import annotations
@@ -278,6 +278,4 @@ def _advice(state: State) -> str:
     change = (
         "the tasks are solved: draw harder ones" if easy else "the tasks are too hard: --hard fewshot, easier tasks"
     )
-    return (
-        f"{state.dead_rounds} rounds in a row without a kept group; {change}, more rollouts a task, or another --method"
-    )
+    return f"{state.dead_rounds} rounds without a kept group; {change}, more rollouts per task, or another --method"

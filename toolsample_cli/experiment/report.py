@@ -112,7 +112,7 @@ def interval(values: list[float], level: float = 0.95, seed: int = 0) -> tuple[f
 
 
 def arm_table(runs: list[RunRecord], heldout: str, baseline: str | None = None) -> list[dict[str, Any]]:
-    """One row an arm: final exact share with its interval, paired difference to the baseline, cost to reach it.
+    """One row per arm: final exact share with its interval, paired difference to the baseline, cost to reach it.
 
     `baseline` defaults to the first arm. `rollouts_to_baseline` is the median over seeds of the rollouts after
     which the run reached the baseline's mean final score; None when fewer than half of its seeds did.

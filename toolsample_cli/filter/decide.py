@@ -24,7 +24,7 @@ METHODS: dict[str, Method] = {
     "pcl": Method(rivals.pcl, "importance", floored=True),
     "pools": Method(rivals.pools, "importance"),
 }
-"""Method name -> rule, draw and traits, in the order of methods.md."""
+"""Method name -> rule, draw and traits."""
 
 
 def unvisited_importance(config: FilterConfig) -> float:

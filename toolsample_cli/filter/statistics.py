@@ -41,7 +41,7 @@ STATISTICS = [
 
 
 def statistics(scores: pl.DataFrame, where: Path | str = "scores") -> pl.DataFrame:
-    """Scores of whole groups (`COLUMNS`) -> one row a task, in order of first appearance.
+    """Scores of whole groups (`COLUMNS`) -> one row per task, in order of first appearance.
 
     Columns: `STATISTICS` and `round`. Component statistics are of component / component_max, in [0, 1], and
     null where the task has no such component (no gold call, or calls without parameters).
@@ -80,7 +80,7 @@ def _together(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scaled(name: str) -> tuple[pl.Expr, pl.Expr]:
-    # all samples of a task share the maximum, so that scaling can wait until there is one row a task
+    # all samples of a task share the maximum, so that scaling can wait until there is one row per task
     most, mean, var = pl.col(f"{name}_max"), pl.col(f"{name}_mean"), pl.col(f"{name}_var")
     return pl.when(most > 0).then((mean / most).clip(0.0, 1.0)), pl.when(most > 0).then(var / (most * most))
 
@@ -150,7 +150,7 @@ def _refuse_two_forms(groups: pl.DataFrame) -> None:
 
 
 def visited(groups: pl.DataFrame, prior: pl.DataFrame | None) -> pl.DataFrame:
-    """Statistics of this round's visits, grown by `prior` (`PRIOR` columns, at most one row a slot).
+    """Statistics of this round's visits, grown by `prior` (`PRIOR` columns, at most one row per slot).
 
     Adds last_round, visits, misses and flat_visits; drops `round`. A visit that errored throughout leaves
     both counters as they were. Raises DataError when the prior already saw this round or a later one.

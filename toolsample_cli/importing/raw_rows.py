@@ -108,7 +108,7 @@ def _line(path: Path, number: int, line: str) -> Raw:
     except json.JSONDecodeError as error:
         if number == 1 and line.strip() in ("{", '{"'):
             raise DataError(
-                f"{path}: one JSON object over many lines", hint="expected an array of rows, or one row a line"
+                f"{path}: one JSON object over many lines", hint="expected an array of rows, or one row per line"
             ) from None
         return Raw(number, fault=f"not valid JSON: {error.msg} at column {error.colno}", text=line)
 

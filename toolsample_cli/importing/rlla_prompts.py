@@ -1,6 +1,6 @@
 """ToolRL's RLLA rows, as verl Parquet or raw: the tools are text in the system prompt, which is kept verbatim.
 
-The answer is `<think>`, `<tool_call>` with one object a line under `parameters`, and/or `<response>`.
+The answer is `<think>`, `<tool_call>` with one object per line under `parameters`, and/or `<response>`.
 """
 
 from __future__ import annotations

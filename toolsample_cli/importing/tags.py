@@ -42,7 +42,7 @@ def split_thought(text: str) -> tuple[str | None, str]:
 
 
 def _payload(text: str) -> list[Any]:
-    """One object, a list of them, or one object a line."""
+    """One object, a list of them, or one object per line."""
     try:
         value = read_literal(text.strip())
     except Unreadable as error:

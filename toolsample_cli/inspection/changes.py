@@ -1,6 +1,6 @@
 """What changed between two scorings of the same rollouts, and through which component.
 
-Only the narrow columns are read; memory is about 150 bytes a rollout. Further rewards are texts, and read only where
+Only the narrow columns are read; memory is about 150 bytes per rollout. Further rewards are texts, and read only where
 a scoring was asked for some.
 """
 

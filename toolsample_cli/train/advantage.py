@@ -25,7 +25,7 @@ BONUS_MODES = ("literal", "excluded", "std_floor")
 
 @dataclass(frozen=True)
 class Advantages:
-    """`value_R`, one a rollout; `std_G`, population std of each group's reward without bonus; `dead_G`."""
+    """`value_R`, one per rollout; `std_G`, population std of each group's reward without bonus; `dead_G`."""
 
     value_R: np.ndarray
     std_G: np.ndarray

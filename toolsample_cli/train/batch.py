@@ -1,7 +1,7 @@
 """Which tokens meet in one forward pass, and where each scored token's prediction lies.
 
 Packed layout: a group's prompt is forwarded once, its completions stand behind it, each seeing the prompt and
-itself. The last token of a completion predicts nothing and is not forwarded. Padded layout: one row a rollout,
+itself. The last token of a completion predicts nothing and is not forwarded. Padded layout: one row per rollout,
 the slow twin (and the way for models that are not pure attention). Both give the same flat list of scored tokens.
 """
 

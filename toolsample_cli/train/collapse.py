@@ -15,7 +15,7 @@ NOISE = 0.02
 
 
 def collapse(exact: Sequence[float], form: Sequence[float]) -> str | None:
-    """Why the alarm rings after the last of these steps (one value a step, oldest first), or None."""
+    """Why the alarm rings after the last of these steps (one value per step, oldest first), or None."""
     if len(exact) >= WINDOW:
         sums = [sum(exact[:WINDOW])]
         for old, new in zip(exact, exact[WINDOW:], strict=False):

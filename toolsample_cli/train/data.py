@@ -1,6 +1,6 @@
 """Shards to groups: joins batch and rollouts, checks every row it is going to train on. A fault names file, row, task.
 
-One shard is in memory at a time; its tokens go to the store, and what stays is a line of numbers a rollout.
+One shard is in memory at a time; its tokens go to the store, and what stays is a line of numbers per rollout.
 """
 
 from __future__ import annotations

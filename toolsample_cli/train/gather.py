@@ -124,7 +124,7 @@ def _first(fault: np.ndarray) -> int | None:
 
 
 class Lists:
-    """A list column as one flat array, without a Python object a token; a null logprob becomes NaN.
+    """A list column as one flat array, without a Python object per token; a null logprob becomes NaN.
 
     Row r holds `flat[start[r] : start[r] + count[r]]`; `null` says where there is no list at all.
     """

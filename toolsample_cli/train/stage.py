@@ -243,5 +243,5 @@ class _Round:
         if position.dead_rounds >= DEAD_ROUNDS:
             raise StageFailure(
                 f"{position.dead_rounds} rounds in a row without a group of differing rewards: nothing is learnt",
-                hint="easier or harder tasks, more samples a task, or a higher temperature",
+                hint="easier or harder tasks, more samples per task, or a higher temperature",
             )

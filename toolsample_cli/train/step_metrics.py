@@ -1,4 +1,4 @@
-"""What one optimizer step did, as named numbers (schema STEPS) and one line a rollout (schema RECORDS).
+"""What one optimizer step did, as named numbers (schema STEPS) and one line per rollout (schema RECORDS).
 
 Sums are collected on the device, one host transfer a micro-batch, and added over ranks before any division.
 """

@@ -1,6 +1,6 @@
 """Where the tokens of a round lie while it is trained on: in unnamed temporary files, read a group at a time.
 
-What stays in memory is a few numbers a rollout, so a shard of any size trains in the memory of one micro-batch. The
+What stays in memory is a few numbers per rollout, so a shard of any size trains in the memory of one micro-batch. The
 files stand where `TMPDIR` says and vanish with the process.
 """
 

@@ -95,7 +95,7 @@ class Repeated:
         self.position_R = self.mask_RT.sum(-1)
 
     def step(self, token_R: torch.Tensor) -> torch.Tensor:
-        """Feed one token a row; the next logits [R, V]."""
+        """Feed one token per row; the next logits [R, V]."""
         self.mask_RT = torch.cat([self.mask_RT, self.mask_RT.new_ones(len(token_R), 1)], 1)
         out = self.model(
             input_ids=token_R[:, None],
@@ -130,7 +130,7 @@ class SharedPrompt:
         self._arrange()
 
     def _arrange(self) -> None:
-        """Grid [B, G] of row numbers a task (short rows filled with row 0) and each row's place in it."""
+        """Grid [B, G] of row numbers per task (short rows filled with row 0) and each row's place in it."""
         count_B = torch.bincount(self.task_R, minlength=len(self.bias_BP))
         width = int(count_B.max())
         start_B = count_B.cumsum(0) - count_B  # rows of one task stand side by side
@@ -141,7 +141,7 @@ class SharedPrompt:
         self.grid_BG = grid.view(-1, width)
 
     def step(self, token_R: torch.Tensor) -> torch.Tensor:
-        """Feed one token a row; the next logits [R, V]."""
+        """Feed one token per row; the next logits [R, V]."""
         config = self.model.config
         usual, config._attn_implementation = config._attn_implementation, SHARED
         try:
@@ -171,7 +171,7 @@ class SharedPrompt:
         self._arrange()
 
     def attend(self, index: int, query_RHD: torch.Tensor, scaling: float) -> torch.Tensor:
-        """Attention output [R, H, D] of layer `index` for one new token a row, its key and value already stored."""
+        """Attention output [R, H, D] of layer `index` for one new token per row, its key and value already stored."""
         layer = self.layers[index]
         rows, heads, depth = query_RHD.shape
         tasks, group = self.grid_BG.shape
@@ -203,7 +203,7 @@ class _Layer:
         self.values = values.new_empty(rows, heads, 16, values.shape[-1])
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Store one token a row, each [R, H, 1, D]."""
+        """Store one token per row, each [R, H, 1, D]."""
         if self.length == self.keys.shape[2]:
             self.keys, self.values = (torch.cat([x, torch.empty_like(x)], 2) for x in (self.keys, self.values))
         self.keys[:, :, self.length] = key[:, :, 0]

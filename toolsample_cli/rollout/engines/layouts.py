@@ -1,4 +1,4 @@
-"""Which layout a model gets: the shared prompt where that gives the model's own logits, else one prompt a sample."""
+"""Which layout a model gets: the shared prompt where that gives the model's own logits, else one prompt per sample."""
 
 from __future__ import annotations
 

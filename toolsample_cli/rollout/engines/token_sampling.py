@@ -53,7 +53,7 @@ def log_distribution(logits_RV: torch.Tensor, sampling: Sampling) -> torch.Tenso
 
 
 def draw(logits_RV: torch.Tensor, uniform_R: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token a row and its log-probability: ([R] int64, [R] float32). `uniform_R` in [0, 1), ignored if greedy.
+    """One token per row and its log-probability: ([R] int64, [R] float32). `uniform_R` in [0, 1), ignored if greedy.
 
     A row with non-finite logits gets a non-finite log-probability; its token means nothing.
     """

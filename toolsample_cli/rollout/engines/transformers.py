@@ -102,7 +102,7 @@ class TransformersEngine(Engine):
         return [task[i : i + size] for i in range(0, len(task), size)]
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
-        """One completion a request, batch by batch; within a batch in the order of the requests."""
+        """One completion per request, batch by batch; within a batch in the order of the requests."""
         for batch in self.batches(requests, sampling):
             yield from self._batch(batch, sampling.with_stop(*self.stop_ids))
 

@@ -71,7 +71,7 @@ class VllmEngine(Engine):
         }
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
-        """One completion a request, as they finish; what is left when the iterator is closed is aborted."""
+        """One completion per request, as they finish; what is left when the iterator is closed is aborted."""
         engine, lora, self._round = self.llm.llm_engine, self._lora(), self._round + 1
         waiting: dict[str, Request] = {}
         try:

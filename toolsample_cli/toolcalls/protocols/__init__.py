@@ -16,8 +16,8 @@ __all__ = ["GOLD_KINDS", "PROTOCOLS", "Parsed", "Protocol", "detect"]
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
-        Protocol("rlla", "ToolRL's tags, one JSON object a line under `parameters`", False, rlla.parse, rlla.render),
-        Protocol("hermes", "Hermes and Qwen: one <tool_call> block a call", True, hermes.parse, hermes.render),
+        Protocol("rlla", "ToolRL's tags, one JSON object per line under `parameters`", False, rlla.parse, rlla.render),
+        Protocol("hermes", "Hermes and Qwen: one <tool_call> block per call", True, hermes.parse, hermes.render),
         Protocol("tool_n1", "Tool-N1: a JSON list in one <tool_call> block", False, tool_n1.parse, tool_n1.render),
         Protocol("llama3", "Llama 3: bare JSON with `parameters`", True, llama3.parse, llama3.render),
         Protocol("mistral", "Mistral: [TOOL_CALLS] and a JSON list", True, mistral.parse, mistral.render),

@@ -1,4 +1,4 @@
-"""Hermes and Qwen: one <tool_call> block a call, {"name", "arguments"} inside; tools come through the template.
+"""Hermes and Qwen: one <tool_call> block per call, {"name", "arguments"} inside; tools come through the template.
 
 A completion is in form when it is an optional <think> block and then nothing but well-formed blocks separated by
 newlines, or plain text without any tag where the gold has no call.
@@ -93,7 +93,7 @@ def _payload(body: str, start: int) -> tuple[dict, int, bool]:
 
 
 def render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
-    """The answer as the chat template would write it: thought, content, then one block a call."""
+    """The answer as the chat template would write it: thought, content, then one block per call."""
     parts = [f"<think>\n{thought}\n</think>\n"] if thought is not None else []
     if response is not None:
         parts.append(response)

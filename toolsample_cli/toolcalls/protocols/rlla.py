@@ -1,7 +1,7 @@
-"""ToolRL's tags: <think>, then <tool_call> with one JSON object a line under `parameters`, and/or <response>.
+"""ToolRL's tags: <think>, then <tool_call> with one JSON object per line under `parameters`, and/or <response>.
 
 Strict reading is ToolRL's, quirks included (methods Q6, Q7): the text after the FIRST <tool_call> up to the next
-closing tag, one JSON value a line, any slip voids all. Only depth and length are bounded besides. Four of its
+closing tag, one JSON value per line, any slip voids all. Only depth and length are bounded besides. Four of its
 quirks can be lifted one by one: see QUIRKS.
 """
 
