@@ -26,7 +26,7 @@ from toolsample_cli.curriculum.stage import run as curriculum
 from toolsample_cli.errors import ConfigError, DataError, MissingDependency
 from toolsample_cli.experiment import runner as stage
 from toolsample_cli.experiment.recipe import plans
-from toolsample_cli.experiment.report import arm_table, collect, page
+from toolsample_cli.experiment.report import RunRecord, arm_table, collect, page
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.shards.writing import Output
@@ -297,7 +297,7 @@ def test_an_adapter_that_is_never_merged_is_refused_before_the_first_round(start
 
 
 def test_report_of_a_run(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The page holds a row a round, the held-out table, and no outside reference."""
+    """The page holds one row per round, the held-out table, and no outside reference."""
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     stage.run(planned(start), Path("out"), Options())
@@ -309,6 +309,18 @@ def test_report_of_a_run(start: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     row = arm_table(runs, "held")[0]
     assert row["exact"] == runs[0].rounds[-1]["heldout"]["held"]["exact"]
     assert row["difference"] == 0.0
+
+
+def test_one_arm_is_compared_with_nothing_and_names_are_only_text():
+    """No table of dashes for a single arm; what a folder or a metric is called cannot become markup."""
+    pytest.importorskip("matplotlib")
+    evil = "<script>\u202e\x1b[2J"
+    rounds = tuple({"round": n, "rollouts": n, evil: 1, "heldout": {evil: {"exact": 0.25 * n}}} for n in (1, 2))
+    text = page(Path("a<b>" + evil), [RunRecord("", 0, rounds)])
+    assert "difference" not in text and "<td>0.250</td><td>0.500</td>" in text
+    assert "<script>" not in text and "\u202e" not in text and "\x1b" not in text
+    both = page(Path("x"), [RunRecord("", 0, rounds), RunRecord("", 1, rounds)])
+    assert "end interval" in both and "difference" not in both
 
 
 @pytest.mark.slow

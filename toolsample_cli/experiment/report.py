@@ -19,6 +19,7 @@ import numpy as np
 from toolsample_cli.errors import DataError, MissingDependency
 from toolsample_cli.experiment.round_metrics import read_summary, round_metrics, score_metrics
 from toolsample_cli.shards.sealed import read_json
+from toolsample_cli.terminal import printable
 
 BOOTSTRAPS = 10_000
 
@@ -179,9 +180,12 @@ def figure(runs: list[RunRecord], get: Callable[[dict[str, Any]], float | None],
                 points.setdefault(position, []).append(y)
         longest = max((xs for xs, _ in lines), key=len, default=[])
         axes.plot(
-            longest, [float(np.mean(points[i])) for i in range(len(longest))], color=f"C{number}", label=arm or "run"
+            longest,
+            [float(np.mean(points[i])) for i in range(len(longest))],
+            color=f"C{number}",
+            label=_plotted(arm or "run"),
         )
-    axes.set_title(title, fontsize=10)
+    axes.set_title(_plotted(title), fontsize=10)
     axes.set_xlabel("rollouts")
     axes.grid(alpha=0.3)
     if len({run.arm for run in runs}) > 1:
@@ -189,6 +193,10 @@ def figure(runs: list[RunRecord], get: Callable[[dict[str, Any]], float | None],
     buffer = io.StringIO()
     plot.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
+
+
+def _plotted(text: str) -> str:
+    return printable(text).replace("$", r"\$")  # a dollar would begin a formula
 
 
 def figures(runs: list[RunRecord]) -> dict[str, str]:
@@ -214,17 +222,32 @@ STYLE = (
 
 def page(folder: Path, runs: list[RunRecord]) -> str:
     """The whole report as one HTML text without outside references."""
-    title = html.escape(f"toolsample: {folder.name}")
+    title = _escaped(f"toolsample: {folder.name}")
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
     ]
-    for name in heldout_names(runs):
-        parts.append(f"<h2>Held-out: {html.escape(name)}</h2>{_html_table(arm_table(runs, name))}")
+    if len({run.arm for run in runs}) > 1:
+        for name in heldout_names(runs):
+            parts.append(f"<h2>Held-out: {_escaped(name)}</h2>{_html_table(arm_table(runs, name))}")
+    elif heldout_names(runs):  # nothing to compare: one table says where each set started and ended
+        parts.append(f"<h2>Held-out, exactly right</h2>{_html_table([_course(runs, n) for n in heldout_names(runs)])}")
     parts.append(
         f"<h2>Curves</h2><div class=plots>{''.join(f'<div>{svg}</div>' for svg in figures(runs).values())}</div>"
     )
     parts.append(f"<h2>Rounds</h2>{_html_table([_flat(run, entry) for run in runs for entry in run.rounds])}</html>")
     return "\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _course(runs: list[RunRecord], heldout: str) -> dict[str, Any]:
+    """First and last exact share on a held-out set, as means over seeds, and the interval of the last over several."""
+    series = [run.series(lambda entry: entry.get("heldout", {}).get(heldout, {}).get("exact"))[1] for run in runs]
+    starts, ends = ([values[at] for values in series if values] for at in (0, -1))
+    row = {"set": heldout, "start": float(np.mean(starts)), "end": float(np.mean(ends))}
+    return row if len(ends) < 2 else {**row, "end_interval": interval(ends), "seeds": len(ends)}
 
 
 def _flat(run: RunRecord, entry: dict[str, Any]) -> dict[str, Any]:
@@ -235,9 +258,9 @@ def _flat(run: RunRecord, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _html_table(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    head = "".join(f"<th>{html.escape(column.replace('_', ' '))}</th>" for column in columns)
+    head = "".join(f"<th>{_escaped(column.replace('_', ' '))}</th>" for column in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(show(row.get(c)))}</td>" for c in columns) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_escaped(show(row.get(c)))}</td>" for c in columns) + "</tr>" for row in rows
     )
     return f"<table><tr>{head}</tr>{body}</table>"
 
