@@ -118,4 +118,4 @@ def official_verdict(row: Row) -> bool:
 
 
 def _lines(path: Path, rows: list[Row]) -> None:
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode("ascii"))
+    write_atomically(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode("ascii"))

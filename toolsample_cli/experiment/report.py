@@ -103,13 +103,17 @@ def collapsed(run: RunRecord, heldout: str) -> bool:
     return False
 
 
-def interval(values: list[float], level: float = 0.95, seed: int = 0) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean; (nan, nan) for fewer than two values."""
+def interval(values: list[float], level: float = 0.95, seed: int = 0) -> tuple[float, float] | None:
+    """Percentile bootstrap interval of the mean; None for fewer than two values."""
     if len(values) < 2:
-        return float("nan"), float("nan")
+        return None
     draws = np.random.default_rng(seed).choice(np.asarray(values), size=(BOOTSTRAPS, len(values)))
     low, high = np.quantile(draws.mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def arm_table(runs: list[RunRecord], heldout: str, baseline: str | None = None) -> list[dict[str, Any]]:
@@ -137,9 +141,9 @@ def arm_table(runs: list[RunRecord], heldout: str, baseline: str | None = None) 
             {
                 "arm": arm,
                 "seeds": len(values),
-                "exact": float(np.mean(values)),
+                "exact": _mean(values),
                 "exact_interval": interval(values),
-                "difference": float(np.mean(both)),
+                "difference": _mean(both),
                 "difference_interval": interval(both),
                 "rollouts_to_baseline": reached[(len(cost) - 1) // 2] if 2 * len(reached) > len(cost) else None,
                 "collapsed": sum(collapsed(run, heldout) for run in runs if run.arm == arm),
@@ -270,5 +274,5 @@ def show(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, tuple | list):
-        return "–" if any(np.isnan(value)) else f"{value[0]:.3f} to {value[1]:.3f}"
+        return f"{value[0]:.3f} to {value[1]:.3f}"
     return f"{value:.3f}" if isinstance(value, float) else str(value)

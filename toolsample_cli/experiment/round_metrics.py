@@ -1,9 +1,14 @@
-"""What a round did, read from its shards: the numbers of `round.json`, of run summaries and of the report."""
+"""What a round did, read from its shards: the numbers of `round.json`, of run summaries and of the report.
+
+A share of nothing is null, never NaN: of no rows, of an empty maximum (a tool without parameters has no value to get
+right), of rows that all errored.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+import polars as pl
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.json_types import Row
@@ -12,18 +17,30 @@ from toolsample_cli.shards.schema import BATCH, COMPONENTS, GROUPS, SCORES
 from toolsample_cli.shards.sealed import read_json, read_sealed, unsealed
 
 
-def score_metrics(folder: Path) -> dict[str, Any]:
+def score_metrics(folder: Path) -> Row:
     """Exact share, mean base reward and each component's share of its maximum, over a folder of scores."""
     columns = ["exact", "reward", *COMPONENTS, *(f"{name}_max" for name in COMPONENTS)]
-    scores = open_folder(folder, SCORES).load(columns)
-    metrics: dict[str, Any] = {
-        "n": scores.height,
-        "exact": scores["exact"].fill_null(False).mean(),
-        "reward": scores["reward"].mean(),
+    return score_shares(open_folder(folder, SCORES).load(columns))
+
+
+def score_shares(scores: pl.DataFrame) -> Row:
+    """`n` rows; `exact`, where a row that errored is wrong; mean `reward` and each component's mean share of its
+    maximum, both over the rows that have one, else null."""
+    shares = {
+        name: pl.when(pl.col(f"{name}_max") > 0).then(pl.col(name) / pl.col(f"{name}_max")).mean()
+        for name in COMPONENTS
     }
-    for name in COMPONENTS:
-        metrics[name] = (scores[name] / scores[f"{name}_max"]).mean()
-    return metrics
+    means = {"exact": pl.col("exact").fill_null(False).mean(), "reward": pl.col("reward").mean(), **shares}
+    return {"n": scores.height, **scores.select(**means).row(0, named=True)}
+
+
+def group_shares(groups: pl.DataFrame) -> Row:
+    """Share of groups whose rewards do not spread (`dead`) and without a right completion (`all_wrong`); null of none.
+
+    A group without a spread to speak of, of one sample or of errors alone, is dead: it has no advantage.
+    """
+    dead, wrong = pl.col("reward_var").fill_null(0.0) == 0.0, pl.col("n_exact") == 0
+    return groups.select(dead=dead.mean(), all_wrong=wrong.mean()).row(0, named=True)
 
 
 def read_summary(path: Path) -> list[Row]:
@@ -35,14 +52,12 @@ def read_summary(path: Path) -> list[Row]:
     return [unsealed(entry, path, hint=hint) for entry in entries]
 
 
-def round_metrics(here: Path) -> dict[str, Any]:
+def round_metrics(here: Path) -> Row:
     """Metrics of one trained round, from its shards."""
     metrics = score_metrics(here / "scores")
     groups = open_folder(here / "groups", GROUPS).load(["reward_var", "n_exact", "n", "last_round"])
-    fresh = groups.filter(groups["last_round"] == groups["last_round"].max())
     metrics["rollouts"] = metrics.pop("n")
-    metrics["dead"] = (fresh["reward_var"].fill_null(0.0) == 0.0).mean()
-    metrics["all_wrong"] = (fresh["n_exact"] == 0).mean()
+    metrics |= group_shares(groups.filter(pl.col("last_round") == pl.col("last_round").max()))
     metrics["trained_on"] = open_folder(here / "batch", BATCH).rows
     metrics["mastery"] = read_sealed(here / "state.json", hint="rerun curriculum").get("mastery")
     return metrics

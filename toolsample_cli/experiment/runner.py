@@ -238,13 +238,20 @@ class Runner:
             shutil.rmtree(self.folder / f"round-{number - keep}" / "checkpoint", ignore_errors=True)
 
     def _line(self, metrics: dict[str, Any], seconds: float) -> str:
-        held = "".join(f", {name} exact {values['exact']:.1%}" for name, values in metrics.get("heldout", {}).items())
+        held = "".join(
+            f", {name} exact {_or_dash(values['exact'], '.1%')}" for name, values in metrics.get("heldout", {}).items()
+        )
         trained = (
-            f"reward {metrics['reward']:.2f}, exact {metrics['exact']:.1%}, dead groups {metrics['dead']:.0%}"
+            f"reward {_or_dash(metrics['reward'], '.2f')}, exact {_or_dash(metrics['exact'], '.1%')}, "
+            f"dead groups {_or_dash(metrics['dead'], '.0%')}"
             if "reward" in metrics
             else "start"
         )
         return f"{self.plan.folder or '.'} round {metrics['round']}: {trained}{held}; {seconds:.1f} s"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 class Clock:
@@ -268,7 +275,7 @@ class Clock:
         """One more line of times.jsonl."""
         stages = {name: {"wall": round(wall, 3), "cpu": round(cpu, 3)} for name, (wall, cpu) in self.stages.items()}
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"round": number, **stages}) + "\n")
+            file.write(json.dumps({"round": number, **stages}, allow_nan=False) + "\n")
 
 
 def dead_round(here: Path, number: int) -> bool:
@@ -283,7 +290,8 @@ def dead_round(here: Path, number: int) -> bool:
 def stop_reason(plan: Plan, rounds: list[dict[str, Any]], minutes: float) -> str | None:
     """Why the run ends after these rounds, or None to go on."""
     rules, last = plan.run, rounds[-1]
-    held = [next(iter(entry["heldout"].values()))["exact"] for entry in rounds if entry.get("heldout")]
+    measured = [next(iter(entry["heldout"].values()))["exact"] for entry in rounds if entry.get("heldout")]
+    held = [value for value in measured if value is not None]
     if last["round"] >= rules.rounds:
         return "rounds"
     if rules.max_rollouts and last["rollouts"] >= rules.max_rollouts:

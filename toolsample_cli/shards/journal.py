@@ -29,7 +29,7 @@ _HEAD = 20  # characters of {"crc32": "01234567"
 
 def seal(value: Mapping[str, object]) -> bytes:
     """A line that holds `value` and its checksum."""
-    body = json.dumps(value, ensure_ascii=True).encode("ascii")[1:]
+    body = json.dumps(value, ensure_ascii=True, allow_nan=False).encode("ascii")[1:]
     return b'{"crc32": "%08x"%b%b\n' % (zlib.crc32(body), b"" if body == b"}" else b", ", body)
 
 

@@ -20,7 +20,7 @@ SEAL = "digest"
 
 def sealed(value: Mapping[str, Json]) -> Row:
     """The object with its digest as the last key."""
-    plain: Row = json.loads(json.dumps({key: value[key] for key in value if key != SEAL}))
+    plain: Row = json.loads(json.dumps({key: value[key] for key in value if key != SEAL}, allow_nan=False))
     return {**plain, SEAL: digest(plain)}
 
 
@@ -54,13 +54,13 @@ def read_sealed(path: Path, *, hint: str) -> Row:
 
 
 def write_sealed(path: Path, value: Mapping[str, Json]) -> None:
-    """Seal an object and replace the file in one step."""
+    """Seal an object and replace the file in one step. ValueError for NaN and infinity, which JSON does not have."""
     write_json(path, sealed(value))
 
 
 def write_json(path: Path, value: Json) -> None:
     """`write_atomically` of indented JSON with a final newline."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8"))
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -299,7 +299,7 @@ class Output:
             compression="zstd",
             compression_level=3,
             row_group_size=ROW_GROUP,
-            metadata={FOOTER_KEY: json.dumps(record, sort_keys=True)},
+            metadata={FOOTER_KEY: json.dumps(record, sort_keys=True, allow_nan=False)},
         )
         with beside.open("rb") as handle:
             os.fsync(handle.fileno())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import shutil
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ def read_position(folder: Path) -> Position | None:
     file = place / STATE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
+        for table in ("metrics", "records"):
+            found[table] = [list(map(_number, row)) for row in found[table]]
         found["records"] = pl.DataFrame(found["records"], schema=no_records().schema, orient="row")
         return Position(**found)
     except FileNotFoundError:
@@ -76,6 +79,25 @@ def read_position(folder: Path) -> Position | None:
         ) from None
     except (ValueError, TypeError, KeyError, pl.exceptions.PolarsError) as error:
         raise DataError(f"{file}: not a trainer state: {error}") from None
+
+
+NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+"""What a diverged step measures and JSON has no number for, as the words that stand for it."""
+
+
+def position_record(position: Position) -> dict[str, Any]:
+    """A position as JSON values; `read_position` is the inverse."""
+    tables = {"metrics": position.metrics, "records": position.records.rows()}
+    words = {name: [[_word(value) for value in row] for row in rows] for name, rows in tables.items()}
+    return vars(position) | words
+
+
+def _word(value: Any) -> Any:
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+
+
+def _number(value: Any) -> Any:
+    return NUMBERS.get(value, value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -109,8 +131,7 @@ class Writer:
             copy_tokenizer(self.source, beside)
             _save(beside / TRAINER / "optimizer.safetensors", moments)
             _save(beside / TRAINER / "rng.safetensors", rng_tensors())
-            state = vars(position) | {"records": position.records.rows()}
-            _text(beside / TRAINER / STATE, json.dumps(state, ensure_ascii=False))
+            _text(beside / TRAINER / STATE, json.dumps(position_record(position), ensure_ascii=False, allow_nan=False))
             _open_up(beside)
             _sync_tree(beside)
             replace(beside, folder)
