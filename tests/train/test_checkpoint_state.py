@@ -14,7 +14,7 @@ from toolsample_cli.train.checkpoint import Position, no_records, position_recor
 
 def test_a_diverged_step_is_remembered_as_it_was(tmp_path: Path):
     """Infinity and NaN come back, and the file holds neither."""
-    row = {name: 0 if dtype == pl.Int64 else math.inf for name, dtype in no_records().schema.items()}
+    row = {name: math.inf if dtype == pl.Float64 else 0 for name, dtype in no_records().schema.items()}
     records = pl.DataFrame([row], schema=no_records().schema)
     position = Position(metrics=[[0, 1, "grad_norm", math.inf], [0, 1, "loss", -math.inf]], records=records)
     text = json.dumps(position_record(position), allow_nan=False)
