@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from typing import Any
 
 _KEPT = frozenset("\n\t")
 _HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
@@ -30,7 +29,7 @@ def one_line(text: str) -> str:
     return printable(re.sub(r"\s*[\r\n]+\s*", " ", text.strip()).replace("\t", " "))
 
 
-def json_line(value: Any, indent: int | None = None) -> str:
+def json_line(value: object, indent: int | None = None) -> str:
     """The value as JSON that decodes to the same and holds no raw control or invisible character."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():

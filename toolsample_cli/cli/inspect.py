@@ -178,13 +178,14 @@ def _overview(path: Path, as_json: bool) -> None:
         entries = status.status(path)
         if not entries:
             raise ConfigError(f"{path}: no shards in it and none below it")
-        _say({"path": str(path), "entries": entries}) if as_json else run_tables.show_status(
-            render.Screen(), str(path), entries
-        )
+        if as_json:
+            _say({"path": str(path), "entries": [entry.record() for entry in entries]})
+        else:
+            run_tables.show_status(render.Screen(), str(path), entries)
         return
     value = folder_facts.facts(place)
     if as_json:
-        _say({**value, "columns": [summary.record() for summary in value["columns"]]})
+        _say(value.record())
     else:
         render.show_facts(render.Screen(), value)
 

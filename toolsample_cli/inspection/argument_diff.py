@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from toolsample_cli.json_types import Row
 from toolsample_cli.toolcalls.call import canonical
 
 Line = tuple[str, str, str, str, str]
 
 
-def compare(gold: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[Line]:
+def compare(gold: list[Row], given: list[Row]) -> list[Line]:
     """(mark, call, argument, gold value, given value); marks: = equal, ≠ differs, - missing, + not wanted.
 
     Calls of one name are paired by most equal arguments, in the order of the gold, as the reward does.
@@ -28,14 +27,14 @@ def compare(gold: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[Lin
     return lines
 
 
-def _likeness(gold: dict[str, Any], given: dict[str, Any]) -> tuple[int, int]:
+def _likeness(gold: Row, given: Row) -> tuple[int, int]:
     return (
         sum(key in given and given[key] == value for key, value in gold.items()),
         sum(key in given for key in gold) - sum(key not in gold for key in given),
     )
 
 
-def _pair(gold: dict[str, Any], given: dict[str, Any]) -> list[Line]:
+def _pair(gold: Row, given: Row) -> list[Line]:
     wanted, found = gold["arguments"], given["arguments"]
     lines: list[Line] = []
     for key, value in wanted.items():

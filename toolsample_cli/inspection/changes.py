@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import polars as pl
 
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.inspection.places import Place
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.lineage import lineage
 from toolsample_cli.shards.reading import read_footer, read_frame
@@ -26,12 +27,20 @@ _NUMBERS = ("reward", *schema.COMPONENTS)
 _COLUMNS = ["rollout_id", "task_id", "category", "parse_status", "exact", *_NUMBERS]
 
 
+class Further(NamedTuple):
+    """A further reward or own component: its mean in either scoring, and in how many rollouts it changed."""
+
+    old: float | None
+    new: float | None
+    changed: int
+
+
 @dataclass
 class Changes:
     """Counts over all rollouts, and the largest changes. `why` counts what differs in the rollouts that changed.
 
-    `settings` are those that differ between the two scorings, as [old, new]; `further` has of every further reward
-    and own component the mean `old` and `new` (null where it was not asked for) and in how many rollouts it `changed`.
+    `settings` are those that differ between the two scorings, as [old, new]; `further` has every further reward
+    and own component; a mean is null where it was not asked for.
     """
 
     compared: int = 0
@@ -47,18 +56,19 @@ class Changes:
     mean_new: float | None = None
     exact_old: float | None = None
     exact_new: float | None = None
-    largest: list[dict[str, Any]] = field(default_factory=list)
-    settings: dict[str, list[Any]] = field(default_factory=dict)
-    further: dict[str, dict[str, Any]] = field(default_factory=dict)
+    largest: list[Row] = field(default_factory=list)
+    settings: dict[str, list[object]] = field(default_factory=dict)
+    further: dict[str, Further] = field(default_factory=dict)
 
     @property
     def changed(self) -> int:
         """Rollouts whose reward differs, also from or to null."""
         return self.up + self.down + self.appeared + self.vanished
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """For `--json`."""
         plain = {name: value for name, value in vars(self).items() if name not in ("why", "categories")}
+        plain["further"] = {name: one._asdict() for name, one in self.further.items()}
         return {"changed": self.changed, **plain, "why": dict(self.why), "categories": dict(self.categories)}
 
 
@@ -96,13 +106,13 @@ def changes(old: Place, new: Place) -> Changes:
     return found
 
 
-def _settings(old: Place, new: Place) -> dict[str, list[Any]]:
+def _settings(old: Place, new: Place) -> dict[str, list[object]]:
     before, after = (_record(place) for place in (old, new))
     keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     return {key: [before.get(key), after.get(key)] for key in keys}
 
 
-def _record(place: Place) -> dict[str, Any]:
+def _record(place: Place) -> Row:
     """What the shards were made with: settings, and the digests of tasks and rollouts."""
     if place.manifests:
         return lineage(place.manifests[0].config, place.manifests[0].inputs)
@@ -116,11 +126,11 @@ def _narrow(place: Place, columns: list[str]) -> pl.DataFrame:
     return pl.concat([read_frame(file, schema.SCORES, columns) for file in place.files])
 
 
-def _plain(extra: dict[str, Any]) -> dict[str, Any]:
+def _plain(extra: Row) -> Row:
     return {**extra.get("rewards", {}), **extra.get("components", {})}
 
 
-def _further(both: pl.DataFrame) -> dict[str, dict[str, Any]]:
+def _further(both: pl.DataFrame) -> dict[str, Further]:
     values: dict[str, tuple[list[float], list[float]]] = {}
     changed: Counter[str] = Counter()
     for texts in both.select("extra_json", "extra_json_new").iter_rows():
@@ -131,7 +141,7 @@ def _further(both: pl.DataFrame) -> dict[str, dict[str, Any]]:
                 if isinstance(value, int | float):
                     kept.append(value)
     means = {name: [sum(kept) / len(kept) if kept else None for kept in values[name]] for name in sorted(values)}
-    return {name: {"old": old, "new": new, "changed": changed[name]} for name, (old, new) in means.items()}
+    return {name: Further(old, new, changed[name]) for name, (old, new) in means.items()}
 
 
 def _share(values: pl.Series) -> float | None:
@@ -139,7 +149,7 @@ def _share(values: pl.Series) -> float | None:
     return mean
 
 
-def _reasons(row: dict[str, Any]) -> list[str]:
+def _reasons(row: Row) -> list[str]:
     """What differs: a component up or down, another way of reading; and how it was read when that was not simple."""
     reasons = []
     if row["appeared"] or row["vanished"]:

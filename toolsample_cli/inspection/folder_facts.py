@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.inspection.places import Place
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.manifest import summed
 from toolsample_cli.shards.reading import read_footer
@@ -44,7 +44,7 @@ class Summary:
     words: Counter[str] = field(default_factory=Counter)
     histogram: list[tuple[float, float, int]] = field(default_factory=list)
 
-    def add(self, part: dict[str, Any]) -> None:
+    def add(self, part: Row) -> None:
         """Add what one file gave."""
         self.rows += part["rows"]
         self.nulls += part["nulls"]
@@ -69,7 +69,7 @@ class Summary:
             return None
         return math.sqrt(max(0.0, self.squares / count - (self.total / count) ** 2))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """For `--json`."""
         found = {"column": self.name, "dtype": self.dtype, "measures": self.measures, "rows": self.rows}
         found |= {"nulls": self.nulls, "min": self.low, "max": self.high, "mean": self.mean, "std": self.std}
@@ -80,29 +80,54 @@ class Summary:
         return found
 
 
-def facts(place: Place) -> dict[str, Any]:
-    """Kind, rows, lineage and a summary of every column (`columns`: list of Summary)."""
+@dataclass(frozen=True)
+class Facts:
+    """What a folder holds: kind, size, lineage, and a summary of every column; `metrics` only of steps."""
+
+    path: str
+    kind: str | None
+    meaning: str | None
+    rows: int
+    shards: int
+    bytes: int
+    complete: bool | None
+    version: str | None
+    schema_version: int | None
+    config: Row
+    inputs: Row
+    counts: dict[str, float]
+    columns: list[Summary]
+    metrics: list[Row] | None
+
+    def record(self) -> Row:
+        """For `--json`."""
+        plain = {**vars(self), "columns": [summary.record() for summary in self.columns]}
+        return plain if self.metrics is not None else {key: plain[key] for key in plain if key != "metrics"}
+
+
+def facts(place: Place) -> Facts:
+    """All that can be said of a folder of shards without joining others."""
     footer = read_footer(place.files[0]) if place.files else {}
     source = place.manifests[0] if place.manifests else None
-    return {
-        "path": str(place.path),
-        "kind": place.kind,
-        "meaning": schema.KINDS[place.kind].meaning if place.kind else None,
-        "rows": place.rows(),
-        "shards": len(place.files),
-        "bytes": sum(file.stat().st_size for file in place.files),
-        "complete": place.complete,
-        "version": source.version if source else footer.get("version"),
-        "schema_version": source.schema_version if source else footer.get("schema_version"),
-        "config": source.config if source else footer.get("config", {}),
-        "inputs": source.inputs if source else footer.get("inputs", {}),
-        "counts": dict(sorted(summed(place.manifests).items())),
-        "columns": summaries(place),
-        **({"metrics": metrics(place)} if place.kind == "steps" else {}),
-    }
+    return Facts(
+        path=str(place.path),
+        kind=place.kind,
+        meaning=schema.KINDS[place.kind].meaning if place.kind else None,
+        rows=place.rows(),
+        shards=len(place.files),
+        bytes=sum(file.stat().st_size for file in place.files),
+        complete=place.complete,
+        version=source.version if source else footer.get("version"),
+        schema_version=source.schema_version if source else footer.get("schema_version"),
+        config=source.config if source else footer.get("config", {}),
+        inputs=source.inputs if source else footer.get("inputs", {}),
+        counts=dict(sorted(summed(place.manifests).items())),
+        columns=summaries(place),
+        metrics=metrics(place) if place.kind == "steps" else None,
+    )
 
 
-def metrics(place: Place) -> list[dict[str, Any]]:
+def metrics(place: Place) -> list[Row]:
     """Of every metric in `steps`: steps with it, first, last, smallest, mean and largest value, in order of name."""
     frames = [place.scan(file) for file in place.files]
     if not frames:
@@ -142,7 +167,7 @@ def _measure(dtype: pl.DataType) -> str:
     return "elements" if isinstance(dtype, pl.List) else "nothing"
 
 
-def _part(scan: pl.LazyFrame, summary: Summary) -> dict[str, Any]:
+def _part(scan: pl.LazyFrame, summary: Summary) -> Row:
     value = pl.col(summary.name)
     number = {
         "value": value,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -13,13 +12,14 @@ from rich.text import Text
 
 from toolsample_cli.inspection.argument_diff import compare
 from toolsample_cli.inspection.render import clip, number
+from toolsample_cli.json_types import Row
 from toolsample_cli.terminal import printable
 
 WIDE = 100
 """Columns from which gold and completion stand side by side."""
 
 
-def show_record(console: Console, found: dict[str, Any], full: bool) -> None:
+def show_record(console: Console, found: Row, full: bool) -> None:
     """One record: ids, prompt, tools, gold beside completion, components, and whatever else the row holds."""
     main = next(iter(found.values()))
     ids = "  ".join(f"{name} {main[name]}" for name in _ID_COLUMNS if main.get(name) is not None)
@@ -50,22 +50,22 @@ _SHOWN = {"messages_json", "tools_json", "gold_json", "gold_text", "text", "roll
 _SHOWN |= {"gold_issues_json", "gold_kind", "finish_reason"}
 
 
-def _prompt(task: dict[str, Any], full: bool) -> Iterator[RenderableType]:
-    for demo in _json(task.get("demos_json"), []):
+def _prompt(task: Row, full: bool) -> Iterator[RenderableType]:
+    for demo in _rows(task.get("demos_json")):
         yield Panel(
             Group(*(_message(m, full) for m in demo.get("messages", []))), title="demonstration", title_align="left"
         )
-    messages = _json(task.get("messages_json"), [])
+    messages = _rows(task.get("messages_json"))
     yield Panel(Group(*(_message(m, full) for m in messages)), title="prompt", title_align="left")
     tools = Text()
-    for tool in _json(task.get("tools_json"), []):
+    for tool in _rows(task.get("tools_json")):
         tools.append(printable(signature(tool)), style="green")
         tools.append(f"  {printable(str(tool.get('description', '')))[:160]}\n", style="dim")
     if tools:
         yield Panel(tools[:-1], title="tools", title_align="left")
 
 
-def _message(message: dict[str, Any], full: bool) -> Text:
+def _message(message: Row, full: bool) -> Text:
     text = Text(f"{printable(str(message.get('role')))}: ", style="bold magenta")
     text.append_text(clip(str(message.get("content") or ""), full))
     for call in message.get("tool_calls") or []:
@@ -75,7 +75,7 @@ def _message(message: dict[str, Any], full: bool) -> Text:
     return text
 
 
-def signature(tool: dict[str, Any]) -> str:
+def signature(tool: Row) -> str:
     """A tool in one line: name(required: type, optional?: type)."""
     schema = tool.get("parameters") or {}
     required = set(schema.get("required") or [])
@@ -91,16 +91,16 @@ def signature(tool: dict[str, Any]) -> str:
     return f"{tool.get('name')}({', '.join(parts)})"
 
 
-def _gold(task: dict[str, Any], full: bool) -> Panel:
+def _gold(task: Row, full: bool) -> Panel:
     text = clip(task["gold_text"] if task.get("gold_text") is not None else task.get("gold_json") or "", full)
-    for doubt in _json(task.get("gold_issues_json"), []):
+    for doubt in _rows(task.get("gold_issues_json")):
         text.append(printable(f"\ndoubtful: {doubt.get('issue')} {doubt.get('detail', '')}"), style="yellow")
     return Panel(
         text, title=Text(printable(f"gold ({task.get('gold_kind')})")), title_align="left", border_style="green"
     )
 
 
-def _completion(rollout: dict[str, Any] | None, full: bool) -> Panel | None:
+def _completion(rollout: Row | None, full: bool) -> Panel | None:
     if rollout is None:
         return None
     if rollout.get("error") is not None:
@@ -125,7 +125,7 @@ def _beside(console: Console, *panels: Panel | None) -> RenderableType:
     return grid
 
 
-def _components(score: dict[str, Any]) -> Table:
+def _components(score: Row) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim")
     names = ("format", "name", "key", "value")
     for name in (*names, "reward", "exact", "schema", "read as"):
@@ -137,8 +137,8 @@ def _components(score: dict[str, Any]) -> Table:
     return table
 
 
-def _arguments(task: dict[str, Any], score: dict[str, Any]) -> Table | Text:
-    rows = compare(_json(task.get("gold_json"), []), _json(score.get("calls_json"), []))
+def _arguments(task: Row, score: Row) -> Table | Text:
+    rows = compare(_rows(task.get("gold_json")), _rows(score.get("calls_json")))
     if not rows:
         return Text("no calls in gold or completion", style="dim")
     table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -151,7 +151,7 @@ def _arguments(task: dict[str, Any], score: dict[str, Any]) -> Table | Text:
     return table
 
 
-def _samples(rows: list[dict[str, Any]], width: int) -> Table:
+def _samples(rows: list[Row], width: int) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim", title="samples", title_justify="left")
     names = ("sample", "reward", "format", "name", "key", "value", "exact")
     for name in names:
@@ -164,7 +164,7 @@ def _samples(rows: list[dict[str, Any]], width: int) -> Table:
     return table
 
 
-def _cell(value: Any) -> str:
+def _cell(value: bool | float | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value)
@@ -173,13 +173,13 @@ def _cell(value: Any) -> str:
 def calls_text(text: str | None) -> str:
     """Calls as a person writes them: name(argument="value"); another."""
     shown = []
-    for call in _json(text, []):
+    for call in _rows(text):
         pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call["arguments"].items())
         shown.append(f"{call['name']}({', '.join(pairs)})")
     return "; ".join(shown)
 
 
-def _row(kind: str, row: dict[str, Any], full: bool) -> Table:
+def _row(kind: str, row: Row, full: bool) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False, title=kind, title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -193,7 +193,7 @@ def _row(kind: str, row: dict[str, Any], full: bool) -> Table:
     return table
 
 
-def _listed(values: list[Any], full: bool) -> str:
+def _listed(values: list[object], full: bool) -> str:
     if not values:
         return ""
     some = values if full else values[:12]
@@ -201,8 +201,9 @@ def _listed(values: list[Any], full: bool) -> str:
     return f"{len(values)}: {shown}{'' if len(some) == len(values) else ', ...'}"
 
 
-def _json(text: Any, default: Any) -> Any:
+def _rows(text: object) -> list[Row]:
     try:
-        return json.loads(text) if isinstance(text, str) else default
+        value = json.loads(text) if isinstance(text, str) else []
     except (ValueError, RecursionError):
-        return default
+        return []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

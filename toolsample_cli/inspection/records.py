@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.inspection.places import Place, rows_of
-from toolsample_cli.shards import schema
+from toolsample_cli.json_types import Row
 
 IDS = ("rollout_id", "task_id", "slot_id", "entry_id")
 SHORTEST = 4
@@ -17,7 +16,7 @@ SHORTEST = 4
 _JOIN = {"rollouts": "rollout_id", "scores": "rollout_id", "batch": "rollout_id", "records": "rollout_id"}
 
 
-def by_number(place: Place, number: int) -> dict[str, Any]:
+def by_number(place: Place, number: int) -> Row:
     """Row `number` from 1 over all shards; negative numbers count from the end. ConfigError when there is none."""
     total = place.rows()
     at = number - 1 if number > 0 else total + number
@@ -33,7 +32,7 @@ def by_number(place: Place, number: int) -> dict[str, Any]:
     raise AssertionError("rows were counted")
 
 
-def by_id(place: Place, wanted: str) -> dict[str, Any]:
+def by_id(place: Place, wanted: str) -> Row:
     """The row with this id, or the only one whose id begins so, or whose source called it so. DataError if none."""
     names = [name for name in IDS if name in pl.read_parquet_schema(place.files[0])] if place.files else []
     if not names:
@@ -54,9 +53,9 @@ def by_id(place: Place, wanted: str) -> dict[str, Any]:
     raise DataError(f"{place.path}: no row with the id {wanted!r}", hint=f"looked in {', '.join(names)}")
 
 
-def find(place: Place, test: pl.Expr, most: int) -> list[dict[str, Any]]:
+def find(place: Place, test: pl.Expr, most: int) -> list[Row]:
     """The first rows that pass, in order; nothing but matching row groups is decoded in full."""
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for file in place.files:
         found += place.scan(file).filter(test).head(most - len(found)).collect(engine="streaming").to_dicts()
         if len(found) >= most:
@@ -64,9 +63,9 @@ def find(place: Place, test: pl.Expr, most: int) -> list[dict[str, Any]]:
     return found
 
 
-def related(row: dict[str, Any], kind: str | None, places: list[Place]) -> dict[str, Any]:
+def related(row: Row, kind: str | None, places: list[Place]) -> Row:
     """{kind: row} of the row itself and of what belongs to it in the other places; `samples` for a group."""
-    found: dict[str, Any] = {kind or "row": row}
+    found: Row = {kind or "row": row}
     task_id = row.get("task_id") or _task_of(row.get("rollout_id"))
     for place in places:
         if place.kind is None or place.kind in found or not place.files:
@@ -96,20 +95,15 @@ def _task_of(rollout_id: str | None) -> str | None:
     return rollout_id.rsplit("/", 2)[0] if rollout_id else None
 
 
-def opened(row: dict[str, Any]) -> dict[str, Any]:
+def opened(row: Row) -> Row:
     """The row with its `*_json` columns decoded, for `--json`; text that is no JSON stays text."""
     return {name: _decoded(name, value) for name, value in row.items()}
 
 
-def _decoded(name: str, value: Any) -> Any:
+def _decoded(name: str, value: object) -> object:
     if name.endswith("_json") and isinstance(value, str):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
             return value
     return value
-
-
-def known_kinds() -> list[str]:
-    """Names of all kinds, for help texts."""
-    return list(schema.KINDS)

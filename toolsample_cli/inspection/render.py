@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
 
 from rich.console import Console, Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from toolsample_cli.inspection.folder_facts import Summary
+from toolsample_cli.inspection.folder_facts import Facts, Summary
+from toolsample_cli.json_types import Row
 from toolsample_cli.terminal import printable
 
 PIPED = 120
@@ -55,44 +55,44 @@ def number(value: float | None) -> str:
     return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.2e}"
 
 
-def show_facts(console: Console, facts: dict[str, Any]) -> None:
+def show_facts(console: Console, facts: Facts) -> None:
     """Kind, rows, lineage, columns, histograms."""
     console.print(_head(facts))
     lineage = Table.grid(padding=(0, 2))
     lineage.add_column(style="dim", no_wrap=True)
     lineage.add_column(overflow="fold")
-    if facts["version"]:
-        lineage.add_row("written by", f"toolsample {facts['version']}, schema {facts['schema_version']}")
-    for name in ("config", "inputs", "counts"):
-        if facts[name]:
-            pairs = (f"{key} {_short(value)}" for key, value in facts[name].items() if value not in ("", None))
+    if facts.version:
+        lineage.add_row("written by", f"toolsample {facts.version}, schema {facts.schema_version}")
+    for name, record in (("config", facts.config), ("inputs", facts.inputs), ("counts", facts.counts)):
+        if record:
+            pairs = (f"{key} {_short(value)}" for key, value in record.items() if value not in ("", None))
             lineage.add_row(name, printable(", ".join(pairs)))
     console.print(lineage)
-    mixed = {"metric", "value"} if "metrics" in facts else set()  # one column of many metrics: each has its own line
-    columns = [summary for summary in facts["columns"] if summary.name not in mixed]
+    mixed = {"metric", "value"} if facts.metrics is not None else set()
+    columns = [summary for summary in facts.columns if summary.name not in mixed]
     console.print(_columns(columns, console.width))
-    if mixed:
-        console.print(_metrics(facts["metrics"], console.width))
+    if facts.metrics is not None:
+        console.print(_metrics(facts.metrics, console.width))
     for summary in columns:
         if summary.words and summary.measures != "true":
             console.print(_shares(summary, console.width))
-    for summary in facts["columns"]:
+    for summary in facts.columns:
         if summary.histogram:
             console.print(_histogram(summary, console.width))
 
 
-def _head(facts: dict[str, Any]) -> Text:
-    state = {True: "complete", False: "NOT FINISHED", None: "no manifest"}[facts["complete"]]
-    size = facts["bytes"] / 1e6
-    head = Text(printable(facts["path"]), style="bold")
-    head.append(f"\n{facts['kind'] or 'not one of ours'}", style="bold cyan")
-    if facts["meaning"]:
-        head.append(f": {facts['meaning']}", style="not bold cyan")
-    head.append(f"\n{facts['rows']:,} rows in {facts['shards']:,} shard(s), {size:,.2f} MB, ", style="not bold")
-    return head.append(state, style="not bold green" if facts["complete"] else "not bold yellow")
+def _head(facts: Facts) -> Text:
+    state = {True: "complete", False: "NOT FINISHED", None: "no manifest"}[facts.complete]
+    size = facts.bytes / 1e6
+    head = Text(printable(facts.path), style="bold")
+    head.append(f"\n{facts.kind or 'not one of ours'}", style="bold cyan")
+    if facts.meaning:
+        head.append(f": {facts.meaning}", style="not bold cyan")
+    head.append(f"\n{facts.rows:,} rows in {facts.shards:,} shard(s), {size:,.2f} MB, ", style="not bold")
+    return head.append(state, style="not bold green" if facts.complete else "not bold yellow")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -106,7 +106,7 @@ def _columns(summaries: list[Summary], width: int) -> Table:
     return _table(("column", "measure", "null", "min", "mean", "max", "std"), rows, width, texts=2)
 
 
-def _metrics(metrics: list[dict[str, Any]], width: int) -> Table:
+def _metrics(metrics: list[Row], width: int) -> Table:
     names = ("metric", "steps", "first", "last", "min", "mean", "max")
     rows = [(printable(one["metric"]), *(number(one[name]) for name in names[1:])) for one in metrics]
     return _table(names, rows, width, texts=1)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from toolsample_cli.inspection.changes import Changes
 from toolsample_cli.inspection.render import number
+from toolsample_cli.inspection.status import Entry
 from toolsample_cli.terminal import printable
 
 _STYLE = {"complete": "green", "being written": "cyan", "not finished": "yellow", "damaged": "bold red"}
 
 
-def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> None:
+def show_status(console: Console, root: str, entries: list[Entry]) -> None:
     """One line for every folder of shards, model and summary."""
     console.print(Text(printable(root), style="bold"))
     table = Table(box=None, padding=(0, 1), header_style="dim")
@@ -27,18 +26,18 @@ def show_status(console: Console, root: str, entries: list[dict[str, Any]]) -> N
     if room >= 12:
         table.add_column("about", no_wrap=True, style="dim")
     for row, entry in zip(cells, entries, strict=True):
-        about = Text(printable(entry.get("about", "")))
+        about = Text(printable(entry.about))
         about.truncate(room, overflow="ellipsis")
         table.add_row(*row[:3], Text(row[3], _STYLE.get(row[3], "")), *([about] if room >= 12 else []))
     console.print(table)
-    open_ones = sum(entry.get("state") in ("not finished", "damaged") for entry in entries)
+    open_ones = sum(entry.state in ("not finished", "damaged") for entry in entries)
     if open_ones:
         console.print(Text(f"{open_ones} not finished or damaged: rerun their stages", style="yellow"))
 
 
-def _cells(entry: dict[str, Any]) -> tuple[str, str, str, str]:
-    rows = number(entry["rows"]) if "rows" in entry else ""
-    return printable(entry["path"]), printable(entry["kind"] or "?"), rows, entry.get("state", "")
+def _cells(entry: Entry) -> tuple[str, str, str, str]:
+    rows = number(entry.rows) if entry.rows is not None else ""
+    return printable(entry.path), printable(entry.kind or "?"), rows, entry.state or ""
 
 
 def show_changes(console: Console, found: Changes) -> None:
@@ -62,8 +61,8 @@ def show_changes(console: Console, found: Changes) -> None:
         f"from null {found.appeared:,}, to null {found.vanished:,})"
     )
     for name, one in found.further.items():
-        means = ("none" if one[key] is None else f"{one[key]:.4f}" for key in ("old", "new"))
-        console.print(f"{printable(name)}: {' -> '.join(means)} ({one['changed']:,} changed)")
+        means = ("none" if mean is None else f"{mean:.4f}" for mean in (one.old, one.new))
+        console.print(f"{printable(name)}: {' -> '.join(means)} ({one.changed:,} changed)")
     for title, counter in (("why", found.why), ("in", found.categories)):
         if counter:
             parts = [f"{printable(word)} {count:,}" for word, count in counter.most_common(8)]
@@ -72,7 +71,7 @@ def show_changes(console: Console, found: Changes) -> None:
         console.print(_largest(found, console.width))
 
 
-def _setting(value: Any) -> str:
+def _setting(value: object) -> str:
     text = "none" if value in (None, "") else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

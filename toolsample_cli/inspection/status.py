@@ -5,65 +5,82 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.inspection.places import Place, look
+from toolsample_cli.json_types import Row
 from toolsample_cli.shards.manifest import summed
 
 DEEP = 4
 """Levels of folders that are looked through."""
 
 
-def status(root: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Entry:
+    """A folder of shards, a model or a summary of a run; what does not apply is None."""
+
+    path: str
+    kind: str | None
+    rows: int | None = None
+    shards: int | None = None
+    state: str | None = None
+    about: str = ""
+
+    def record(self) -> Row:
+        """For `--json`."""
+        return {name: value for name, value in vars(self).items() if value not in (None, "") or name == "kind"}
+
+
+def status(root: Path) -> list[Entry]:
     """One entry for every folder of shards and every summary below `root`, in the order of rounds."""
-    found: list[dict[str, Any]] = []
+    found: list[Entry] = []
     _walk(root, root, DEEP, found)
     return found
 
 
-def _walk(folder: Path, root: Path, levels: int, found: list[dict[str, Any]]) -> None:
+def _walk(folder: Path, root: Path, levels: int, found: list[Entry]) -> None:
     inside = sorted((path for path in folder.iterdir() if path.name != "trainer"), key=_natural)
     for file in inside:
         if file.is_file() and file.name in ("round.json", "summary.json", "state.json"):
-            found.append({"path": _under(file, root), "kind": file.stem, "about": _about(file)})
+            found.append(Entry(_under(file, root), file.stem, about=_about(file)))
     for path in inside:
         if not path.is_dir() or path.name.endswith(".tmp") or path.name.startswith("."):
             continue
         try:
             place = look(path)
         except DataError as error:
-            found.append({"path": _under(path, root), "kind": None, "state": "damaged", "about": str(error)})
+            found.append(Entry(_under(path, root), None, state="damaged", about=str(error)))
             continue
         if place is not None:
             found.append(_entry(place, root))
         elif _locked(path):
-            found.append({"path": _under(path, root), "kind": None, "rows": 0, "state": "being written"})
+            found.append(Entry(_under(path, root), None, rows=0, state="being written"))
         elif (path / "config.json").exists():
-            found.append({"path": _under(path, root), "kind": "model", "about": _steps(path)})
+            found.append(Entry(_under(path, root), "model", about=_steps(path)))
         if place is None and levels > 0:
             _walk(path, root, levels - 1, found)
 
 
-def _natural(path: Path) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+def _natural(path: Path) -> list[tuple[str, int]]:
+    """Sorts round-2 before round-10."""
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", path.name)]
 
 
 def _under(path: Path, root: Path) -> str:
     return str(path.relative_to(root))
 
 
-def _entry(place: Place, root: Path) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": _under(place.path, root), "kind": place.kind, "shards": len(place.files)}
+def _entry(place: Place, root: Path) -> Entry:
+    entry = Entry(_under(place.path, root), place.kind, shards=len(place.files))
     try:
-        entry["rows"] = place.rows()
+        rows = place.rows()
     except DataError as error:
-        return {**entry, "state": "damaged", "about": str(error)}
-    entry["state"] = "complete" if place.complete else ("being written" if _locked(place.path) else "not finished")
-    counts = summed(place.manifests)
-    entry["about"] = ", ".join(f"{key} {value}" for key, value in sorted(counts.items(), key=lambda item: -item[1])[:6])
-    return entry
+        return replace(entry, state="damaged", about=str(error))
+    state = "complete" if place.complete else ("being written" if _locked(place.path) else "not finished")
+    largest = sorted(summed(place.manifests).items(), key=lambda item: -item[1])[:6]
+    return replace(entry, rows=rows, state=state, about=", ".join(f"{key} {value}" for key, value in largest))
 
 
 def _locked(path: Path) -> bool:
