@@ -27,7 +27,7 @@ model=$policy
 for round in $(seq 1 "$rounds"); do
   echo "== round $round of $rounds" >&2
   bash examples/round.sh "$run" "$round" "$model" "$recipe"
-  model=$run/round-$round/checkpoint
+  if [ -d "$run/round-$round/checkpoint" ]; then model=$run/round-$round/checkpoint; fi
 done
 evaluate after "$model"
 

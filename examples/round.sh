@@ -19,5 +19,9 @@ toolsample rollout "$last/tasks" --model "$model" --round "$round" -o "$here/rol
 toolsample score "$last/tasks" "$here/rollouts" -o "$here/scores" "${config[@]}"
 toolsample filter "$here/scores" "${history[@]}" -o "$here/groups" "${config[@]}"
 toolsample curriculum "$run/corpus" --tasks "$last/tasks" --groups "$here/groups" --scores "$here/scores" \
-  --rollouts "$here/rollouts" "${records[@]}" --state "$last/state.json" -o "$here" "${config[@]}"
+  --rollouts "$here/rollouts" "${records[@]}" --state "$last/state.json" -o "$here" "${config[@]}" || {
+  code=$?
+  [ "$code" -eq 5 ] || exit "$code" # 5: no group was kept; the next draw is made, and the policy stays as it is
+  exit 0
+}
 toolsample train "$here/rollouts" "$here/batch" --model "$model" -o "$here/checkpoint" "${config[@]}"

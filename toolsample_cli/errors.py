@@ -1,4 +1,4 @@
-"""The four kinds of failure a user can mend, each with its exit code.
+"""The kinds of failure a user can mend, each with its exit code.
 
 Anything else that escapes is a bug of ours and keeps its traceback. `location` puts a message where the
 reader can find it: `scores/part-00003.parquet row 118 (task xlam-231): what is wrong`.
@@ -38,6 +38,12 @@ class DataError(ToolsampleError, ValueError):
     """Input on disk is missing, torn, of another kind, or breaks the contract (exit 3)."""
 
     exit_code = 3
+
+
+class EmptyBatch(DataError):
+    """A round in which there is nothing to train on; everything else of it is written, so a loop may go on (exit 5)."""
+
+    exit_code = 5
 
 
 class MissingDependency(ToolsampleError, ImportError):

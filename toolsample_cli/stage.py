@@ -24,8 +24,9 @@ def silent(_: object) -> None:
 class Options:
     """Options common to all stages.
 
-    `expect(k)` says that k more rows are to come, `tick(k)` that k of them are done, `found(k)` that k were there
-    before; `phase(text)` names what is being done until the next rows are, as in "loading the model".
+    `lock` False writes where the file system has no locks. `expect(k)` says that k more rows are to come, `tick(k)`
+    that k of them are done, `found(k)` that k were there before; `phase(text)` names what is being done until the next
+    rows are, as in "loading the model".
     """
 
     overwrite: bool = False
@@ -33,6 +34,7 @@ class Options:
     limit: int | None = None
     ids: Path | None = None
     slice: Slice = Slice()
+    lock: bool = True
     tick: Callable[[int], None] = silent
     found: Callable[[int], None] = silent
     expect: Callable[[int], None] = silent

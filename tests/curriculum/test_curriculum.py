@@ -213,14 +213,14 @@ def test_state_reads_back_what_it_wrote():
     assert State.read(json.loads(json.dumps(state.record()))) == state
 
 
-def test_dead_rounds_end_with_exit_code_3_and_advice(tmp_path):
+def test_dead_rounds_end_with_exit_code_5_and_advice(tmp_path):
     """Tasks and state are there nevertheless; after three such rounds the hint says what to change."""
     loop = Loop(tmp_path, small(), FilterConfig(method="dapo"))
     hints = []
     for _ in range(3):
         with pytest.raises(DataError, match=r"no group of round \d was kept") as caught:
             loop.step(lambda task: [WRONG] * 4)
-        assert caught.value.exit_code == 3
+        assert caught.value.exit_code == 5
         hints.append(caught.value.hint)
     assert "go on with the next round" in hints[0] and "--hard fewshot" in hints[2]
     assert loop.state()["dead_rounds"] == 3 and len(loop.tasks()) == 8 and loop.batch() == []

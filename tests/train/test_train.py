@@ -201,7 +201,7 @@ def test_sft_renders_gold_calls_when_there_is_no_text(base, tmp_path):
 def test_benchmark_test_data_is_refused(base, tmp_path):
     tasks = write(tmp_path / "tasks", schema.TASKS, [task_row(0), task_row(1, split="test")])
     config = TrainConfig(objective="sft", steps=1)
-    with pytest.raises(DataError, match=r"row 2 \(task t00001\): marked as benchmark test data"):
+    with pytest.raises(DataError, match=r"row 2 \(task t00001\): benchmark test data is not trained on"):
         run(tasks, None, model=str(base[0]), out=tmp_path / "ck", config=config, options=Options())
     with pytest.raises(DataError, match="benchmark"):
         run(

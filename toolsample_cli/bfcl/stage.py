@@ -37,7 +37,9 @@ from toolsample_cli.json_types import Row
 from toolsample_cli.models.digests import model_digest
 from toolsample_cli.rollout.types import check_start
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.disk import check_room
 from toolsample_cli.shards.journal import Journal
+from toolsample_cli.shards.locks import FolderLock
 from toolsample_cli.shards.reading import refuse_nested
 from toolsample_cli.shards.sealed import write_json
 from toolsample_cli.shards.writing import Output
@@ -76,7 +78,7 @@ def run(
     against: Against | None = None,
 ) -> Account:
     """Ask and judge; see `toolsample eval-bfcl --help`."""
-    out = Path(out)
+    out = Path(out) if Path(out).name else Path(out).resolve()
     prompts.check_protocol(config.protocol)
     if against:
         prompts.check_protocol(against.protocol)
@@ -93,6 +95,14 @@ def run(
         if not evaluation.installed:
             account.extra["would install"] = f"bfcl-eval {environment.RELEASES[config.version]}"
         return account
+    with FolderLock(out, out.parent / f"{out.name}.tmp", enabled=options.lock):
+        check_room(out, 0, what="an evaluation")
+        return _evaluate(evaluation, model, out, config, account, against)
+
+
+def _evaluate(
+    evaluation: Evaluation, model: str, out: Path, config: EvalConfig, account: Account, against: Against | None
+) -> Account:
     mine = evaluation.evaluate(model, out, config)
     account.rows_in, account.rows_out = len(mine.rows), mine.summary["all_entries"]["n"]
     account.dropped = {"failed inference": mine.summary["errors"]} if mine.summary["errors"] else {}
@@ -224,7 +234,7 @@ class Evaluation:
         counts = tallies(zip(frame["category"], frame["valid"], strict=True))
         varied = frame.filter(pl.col("category") == categories.FORMATS)
         # verdicts follow from replies, so they are written anew; the journal is what a rerun keeps
-        with Output(out / "entries", schema.ENTRIES, identity, overwrite=True) as output:
+        with Output(out / "entries", schema.ENTRIES, identity, overwrite=True, lock=self.options.lock) as output:
             output.write(0, frame)
             for name, tally in counts.items():
                 output.counts.update({f"{name} right": tally.right, f"{name} judged": tally.n})

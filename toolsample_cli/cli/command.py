@@ -60,6 +60,12 @@ def stage_command(name: str, config_class: type, *, sliced: bool = False) -> Cal
     return dress
 
 
+def warn_of_no_lock(options: Options) -> None:
+    """Without locks nothing keeps a second process out."""
+    if not options.lock:
+        print("toolsample: warning: --no-lock: nothing else may write this output meanwhile", file=sys.stderr)
+
+
 def finish(account: Account, as_json: bool) -> None:
     """The closing line on stderr, and on stdout the account as JSON or what the user came for; then exit."""
     print(one_line(account.line()), file=sys.stderr)
@@ -131,6 +137,12 @@ def _common_parameters(sliced: bool) -> list[inspect.Parameter]:
         "ids_": option(maybe_path, None, "--ids", help="only the task ids in this file, one per line"),
         "slice_": option(maybe_str, None, "--slice", help="only part i of n, as in 0/3, for array jobs"),
         "overwrite_": option(bool, False, "--overwrite", help="make the output anew instead of resuming"),
+        "no_lock_": option(
+            bool,
+            False,
+            "--no-lock",
+            help="write without locks, on a file system that has none; let nothing else write there",
+        ),
         "dry_run_": option(bool, False, "--dry-run", help="check everything, say what would be done, and stop"),
         "json_": option(bool, False, "--json", help="print the closing account as JSON on stdout"),
     }
@@ -157,8 +169,10 @@ def _run(function: Callable[..., Account], name: str, config_class: type, own: l
         dry_run=given["dry_run_"],
         limit=given["limit_"],
         ids=given["ids_"],
+        lock=not given["no_lock_"],
         slice=Slice.parse(wanted) if wanted else Slice(),
     )
+    warn_of_no_lock(options)
     arguments = {key: given[key] for key in own}
     if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all
         function(**arguments, config=config, options=options)

@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from toolsample_cli.cli.command import finish, stage_command
+from toolsample_cli.cli.command import finish, stage_command, warn_of_no_lock
 from toolsample_cli.cli.help import COMMON
 from toolsample_cli.config import (
     CurriculumConfig,
@@ -199,6 +199,10 @@ def run(
     model: Annotated[MaybeText, typer.Option("-m", "--model", help="Overrides [run] model.")] = None,
     rounds: Annotated[MaybeInt, typer.Option(help="Overrides [run] rounds.")] = None,
     heldout: Annotated[MaybeText, typer.Option(help="Overrides [run] heldout.")] = None,
+    no_lock: Annotated[
+        bool,
+        typer.Option("--no-lock", help="Write without locks, on a file system that has none.", rich_help_panel=COMMON),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved plan and stop.", rich_help_panel=COMMON)
     ] = False,
@@ -219,8 +223,11 @@ def run(
     from toolsample_cli.cli.progress import Progress
     from toolsample_cli.experiment import runner
 
+    warn_of_no_lock(Options(lock=not no_lock))
     with Progress("run") as progress:
-        account = runner.run(planned, out, Options(dry_run=dry_run, phase=progress.phase), progress.say)
+        account = runner.run(
+            planned, out, Options(dry_run=dry_run, lock=not no_lock, phase=progress.phase), progress.say
+        )
     if dry_run:
         print(one_line(account.line()), file=sys.stderr)
         print(json_line(account.record(), indent=2))

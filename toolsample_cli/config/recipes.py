@@ -41,6 +41,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such recipe file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     arms = recipe.get("arms", {})

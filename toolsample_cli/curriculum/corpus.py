@@ -14,6 +14,7 @@ from toolsample_cli.errors import DataError
 from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, open_folder
+from toolsample_cli.shards.test_rows import refuse_test_rows
 from toolsample_cli.stage import Options
 
 
@@ -24,14 +25,7 @@ def inside(hashes: np.ndarray, among: np.ndarray) -> np.ndarray:
     return among[np.minimum(np.searchsorted(among, hashes), len(among) - 1)] == hashes
 
 
-def refuse_test(path: Path, frame: pl.DataFrame) -> None:
-    """DataError naming the first row that is marked as benchmark test data."""
-    test = frame.with_row_index("row").filter(pl.col("split") == "test")
-    if test.height:
-        raise DataError(
-            f"{path} row {test['row'][0] + 1} (task {test['task_id'][0]}): benchmark test data is not trained on",
-            hint="leave rows with split = test out of the corpus, or import them with --split train",
-        )
+LEAVE_OUT = "leave rows with split = test out of the corpus, or import them with --split train"
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Corpus:
         wanted, left = options.wanted_ids(), options.limit
         hashes, allowed = [], []
         for shard, frame in folder.frames(["task_id", "split", "parent_task_id"]):
-            refuse_test(shard.path, frame)
+            refuse_test_rows(shard.path, frame, hint=LEAVE_OUT)
             forms = frame.filter(pl.col("parent_task_id").is_not_null())
             if forms.height:
                 raise DataError(

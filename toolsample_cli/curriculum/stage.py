@@ -17,17 +17,18 @@ import polars as pl
 from toolsample_cli.config import CurriculumConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.curriculum import hard_tasks, mastery
-from toolsample_cli.curriculum.corpus import Corpus, refuse_test
+from toolsample_cli.curriculum.corpus import LEAVE_OUT, Corpus
 from toolsample_cli.curriculum.demonstrations import Sources
 from toolsample_cli.curriculum.mastery import State
 from toolsample_cli.curriculum.next_tasks import next_tasks
 from toolsample_cli.curriculum.sampling import Mix
-from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.errors import ConfigError, DataError, EmptyBatch
 from toolsample_cli.hashing import digest
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
 from toolsample_cli.shards.repeats import Repeats
 from toolsample_cli.shards.sealed import read_sealed, write_sealed
+from toolsample_cli.shards.test_rows import refuse_test_folder
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Account, Options
 
@@ -84,7 +85,7 @@ class Inputs:
 
 
 def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> Account:
-    """Take in one round and draw the next. Exit code 3, with everything written, when no group was kept."""
+    """Take in one round and draw the next. Exit code 5, with everything written, when no group was kept."""
     account = Account("curriculum")
     mastery.check(config)
     refuse_nested(out)
@@ -93,7 +94,7 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     inputs = Inputs.open(paths, options)
     corpus = inputs.corpus
     if paths.tasks:
-        _refuse_test(open_folder(paths.tasks, schema.TASKS))
+        refuse_test_folder(open_folder(paths.tasks, schema.TASKS), hint=LEAVE_OUT)
     fresh = replace(State(corpus.identity), weights=mastery.first_weights(config))
     state = read_state(paths.state, corpus, config) if paths.state else fresh
     if options.dry_run:
@@ -108,9 +109,9 @@ def run(paths: Paths, out: Path, config: CurriculumConfig, options: Options) -> 
     sources = Sources(corpus.folder, inputs.groups, inputs.scores, inputs.rollouts)
     drawn = next_tasks(corpus, sources, state, config, mix)  # before anything is written: it refuses what is foreign
     if kept is not None:
-        output = Output(out / "batch", schema.BATCH, record, made_from, options.overwrite)
+        output = Output(out / "batch", schema.BATCH, record, made_from, options.overwrite, lock=options.lock)
         account.rows_out = _write_batch(inputs.scores, kept, weights, config, output, options)
-    with Output(out / "tasks", schema.TASKS, record, made_from, options.overwrite) as output:
+    with Output(out / "tasks", schema.TASKS, record, made_from, options.overwrite, lock=options.lock) as output:
         for number, frame in enumerate(drawn.shards()):
             if not output.done(number):
                 output.write(number, frame)
@@ -129,11 +130,6 @@ def _refuse_flags(paths: Paths, options: Options) -> None:
     if paths.scores is None and (paths.rollouts or paths.records):
         raise ConfigError("--rollouts and --records belong to a round: give its --groups and --scores, too")
     options.refuse_slice("curriculum", "it draws once over the whole corpus; filter and score take it")
-
-
-def _refuse_test(tasks: Folder) -> None:
-    for shard, frame in tasks.frames(["task_id", "split"]):
-        refuse_test(shard.path, frame)
 
 
 def read_state(path: Path, corpus: Corpus, config: CurriculumConfig) -> State:
@@ -267,7 +263,9 @@ def round_(value: float) -> float:
 def _refuse_dead(state: State, groups: Folder | None) -> None:
     if groups is None or not state.dead_rounds:
         return
-    raise DataError(f"{groups.path}: no group of round {state.round} was kept, the batch is empty", hint=_advice(state))
+    raise EmptyBatch(
+        f"{groups.path}: no group of round {state.round} was kept, the batch is empty", hint=_advice(state)
+    )
 
 
 def _advice(state: State) -> str:

@@ -5,6 +5,7 @@ Pure: the same recipe and selection give the same plan, and `--dry-run` prints i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,10 @@ def plans(recipe: dict[str, Any], flags: dict[str, Any], arms: list[str], seeds:
     for arm in arms:
         if arm not in named:
             raise ConfigError(f"no arm {arm!r} in the recipe", hint=nearest(arm, named) or f"arms: {', '.join(named)}")
+    for arm in named:
+        if not re.fullmatch(r"\w[\w.+=,@-]*", arm):
+            hint = "an arm's name is that of its folder: letters, digits and _ . + = , @ -"
+            raise ConfigError(f"arm {arm!r}: not a name", hint=hint)
     result = []
     for arm in arms or list(named) or [""]:
         merged = _merge(tables, named.get(arm, {}))

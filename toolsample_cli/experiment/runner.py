@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,20 +15,27 @@ from typing import Any
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.curriculum import stage as curriculum_stage
-from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.errors import ConfigError, EmptyBatch
 from toolsample_cli.experiment.recipe import Plan
 from toolsample_cli.experiment.round_metrics import read_summary, round_metrics, score_metrics
 from toolsample_cli.filter import stage as filter_stage
-from toolsample_cli.models.digests import check_model
+from toolsample_cli.json_types import Row
+from toolsample_cli.models.digests import check_model, model_digest
 from toolsample_cli.rollout import stage as rollout_stage
 from toolsample_cli.rollout.types import LOCAL, check_start, open_engine
 from toolsample_cli.score import stage as score_stage
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.disk import check_room
+from toolsample_cli.shards.folder_sums import verify_folder
+from toolsample_cli.shards.lineage import refuse_changes
+from toolsample_cli.shards.locks import FolderLock
+from toolsample_cli.shards.manifest import verify_below
 from toolsample_cli.shards.reading import open_folder, refuse_nested
 from toolsample_cli.shards.sealed import read_sealed, sealed, write_json, write_sealed
 from toolsample_cli.stage import Account, Options
-from toolsample_cli.train import adapter
+from toolsample_cli.train import adapter, checkpoint
 from toolsample_cli.train import stage as train_stage
+from toolsample_cli.train.preconditions import bytes_needed
 
 Say = Callable[[str], None]
 
@@ -48,8 +54,11 @@ def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: Non
         return account
     summaries = []
     for plan in plans:
-        _same_plan(plan, out / plan.folder)
-        rounds, stopped = Runner(plan, out / plan.folder, options, say).go()
+        folder = (out / plan.folder).absolute() if not plan.folder else out / plan.folder
+        with FolderLock(folder, folder.parent / f"{folder.name}.tmp", enabled=options.lock):
+            _same_plan(plan, out / plan.folder)
+            check_room(out, _bytes_needed(plan), what="the checkpoints of the run")
+            rounds, stopped = Runner(plan, out / plan.folder, options, say).go()
         summaries.append(
             {"arm": plan.arm, "seed": plan.seed, "folder": plan.folder, "stopped": stopped, "rounds": rounds}
         )
@@ -84,24 +93,39 @@ def _merged(path: Path, summaries: list[dict[str, Any]]) -> list[dict[str, Any]]
     return [by_folder[folder] for folder in sorted(by_folder)]
 
 
+FREE = frozenset(
+    f"run.{key}"
+    for key in ("rounds", "max_rollouts", "max_minutes", "target_exact", "stop_on_collapse", "keep_checkpoints")
+)
+"""Stop rules may change between a run and its rerun."""
+
+
 def _same_plan(plan: Plan, folder: Path) -> None:
-    """Remember the plan of a run, and refuse to go on with another one (stop rules and rounds may change)."""
-    path, record = folder / "plan.json", plan.record()
+    """Remember the plan of a run and what it reads, by digest, and refuse to go on with another one."""
+    path, record = folder / "plan.json", {**plan.record(), "inputs": _digests(plan)}
     if path.exists():
-        old = read_sealed(path, hint="delete it, if the recipe is the one that the run was started with")
-        free = {"rounds", "max_rollouts", "max_minutes", "target_exact", "stop_on_collapse", "keep_checkpoints"}
-        changed = [
-            f"{stage}.{key} was {value!r}, now {record[stage].get(key)!r}"
-            for stage, table in old.items()
-            if isinstance(table, dict)
-            for key, value in table.items()
-            if record[stage].get(key) != value and not (stage == "run" and key in free)
-        ]
-        if changed:
-            raise ConfigError(
-                f"{folder}: was started with another plan: {'; '.join(changed)}", hint="choose another output folder"
-            )
+        old = _flat(read_sealed(path, hint="delete it, if the recipe is the one that the run was started with"))
+        new = _flat(record)
+        younger = new.keys() - old.keys()
+        refuse_changes(folder, old, new, free=FREE | younger, hint="choose another output folder")
     write_sealed(path, record)
+
+
+def _digests(plan: Plan) -> dict[str, str]:
+    folders = {"corpus": Path(plan.run.corpus)} | {f"heldout {folder.name}": folder for folder in plan.heldout}
+    found = {name: open_folder(folder, schema.TASKS).digest for name, folder in folders.items()}
+    return found | ({"model": model_digest(plan.run.model)} if plan.configs["rollout"].backend in LOCAL else {})
+
+
+def _flat(record: Row) -> Row:
+    tables = {stage: table for stage, table in record.items() if isinstance(table, dict)}
+    return {f"{stage}.{key}": value for stage, table in tables.items() for key, value in table.items()}
+
+
+def _bytes_needed(plan: Plan) -> int:
+    """Bytes of the checkpoints that are kept at once, about."""
+    rounds, keep = plan.run.rounds, plan.run.keep_checkpoints
+    return bytes_needed(plan.run.model, plan.configs["train"]) * (min(rounds, keep + 1) if keep else rounds)
 
 
 class Runner:
@@ -124,7 +148,7 @@ class Runner:
                 number = len(rounds)
                 done = self.folder / f"round-{number}" / "round.json"
                 if done.exists():
-                    rounds.append(read_sealed(done, hint="delete it and rerun: the round's finished stages are kept"))
+                    rounds.append(self._finished(done, number))
                 else:
                     self._clock = Clock()
                     metrics = self._round(number, rounds)
@@ -139,6 +163,14 @@ class Runner:
         finally:
             if self._engine is not None:
                 self._engine.close()
+
+    def _finished(self, done: Path, number: int) -> Row:
+        """The metrics of a round that an earlier process finished, whose shards are compared with their manifests."""
+        metrics = read_sealed(done, hint="delete it and rerun: the round's finished stages are kept")
+        verify_below(done.parent)
+        verify_folder(done.parent / "checkpoint")
+        self._prune(number)  # that process may have died before it did
+        return metrics
 
     def _watched(self, number: int, stage: str) -> Options:
         """The options for one stage, whose phases name the round."""
@@ -192,9 +224,7 @@ class Runner:
         )
         try:
             curriculum_stage.run(paths, here, configs["curriculum"], self._watched(number, "curriculum"))
-        except DataError:
-            if not dead_round(here, number):
-                raise
+        except EmptyBatch:
             self._clock.lap("curriculum")
             return policy  # nothing to learn from, but the next draw is made and may be better
         self._clock.lap("curriculum")
@@ -235,7 +265,7 @@ class Runner:
     def _prune(self, number: int) -> None:
         keep = self.plan.run.keep_checkpoints
         if keep and number - keep >= 1:
-            shutil.rmtree(self.folder / f"round-{number - keep}" / "checkpoint", ignore_errors=True)
+            checkpoint.remove(self.folder / f"round-{number - keep}" / "checkpoint")
 
     def _line(self, metrics: dict[str, Any], seconds: float) -> str:
         held = "".join(
@@ -276,15 +306,6 @@ class Clock:
         stages = {name: {"wall": round(wall, 3), "cpu": round(cpu, 3)} for name, (wall, cpu) in self.stages.items()}
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"round": number, **stages}, allow_nan=False) + "\n")
-
-
-def dead_round(here: Path, number: int) -> bool:
-    """Whether curriculum took this round in, wrote the next draw and found no group worth training on."""
-    path = here / "state.json"
-    if not path.exists():
-        return False
-    state = read_sealed(path, hint="delete it and rerun")
-    return bool(state["round"] == number and state["dead_rounds"] > 0)
 
 
 def stop_reason(plan: Plan, rounds: list[dict[str, Any]], minutes: float) -> str | None:

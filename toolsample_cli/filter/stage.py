@@ -94,7 +94,7 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
     inputs = {"scores": score_folder.digest, **({"history": history_folder.digest} if history_folder else {})}
     account.extra["kept"] = 0
     options.expect(sum(shard.rows for shard in work.scores.shards if options.slice.owns(shard.number)))
-    with Output(out, schema.GROUPS, record, inputs, options.overwrite, options.slice) as output:
+    with Output(out, schema.GROUPS, record, inputs, options.overwrite, options.slice, lock=options.lock) as output:
         _write_visited(work, output, account)
         _write_carried(work, output, account)
         if options.slice.index == 0:

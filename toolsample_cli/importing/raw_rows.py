@@ -93,7 +93,11 @@ def _first_character(handle: IO[str]) -> str:
 
 
 def _lines(path: Path, handle: IO[str]) -> Iterator[Raw]:
-    for number, line in enumerate(handle, start=1):
+    number = 0
+    while line := handle.readline(LONGEST_ROW + 1):
+        number += 1
+        if len(line) > LONGEST_ROW:
+            raise DataError(f"{location(path, row=number)}: longer than {LONGEST_ROW >> 20} MiB")
         if line.strip():
             yield _line(path, number, line)
 

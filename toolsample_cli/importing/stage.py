@@ -78,7 +78,8 @@ def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Ac
     with ExitStack() as stack:
         kinds = ((out, schema.TASKS), (out.parent / f"{out.name}.rejects", schema.REJECTS))
         tasks, rejects = (
-            _Sink(stack.enter_context(Output(path, kind, record, inputs, options.overwrite))) for path, kind in kinds
+            _Sink(stack.enter_context(Output(path, kind, record, inputs, options.overwrite, lock=options.lock)))
+            for path, kind in kinds
         )
         _fill(found, config, options, tasks, rejects, account)
         for sink in (rejects, tasks):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from toolsample_cli.errors import DataError
+from toolsample_cli.shards.folder_sums import verify_folder
 
 CONFIGS = ("config.json", "adapter_config.json")
 
@@ -77,7 +78,7 @@ def declared_vocabulary(model: str) -> int:
 
 
 def check_model(model: str) -> None:
-    """DataError when a model folder is missing, is none, or holds torn weights; what may be a hub id passes."""
+    """DataError when a model folder is missing, is none, or holds damaged files; what may be a hub id passes."""
     folder = Path(model)
     if not folder.exists():
         if model.startswith(("/", "./", "../", "~")):
@@ -89,6 +90,7 @@ def check_model(model: str) -> None:
         if (wanted := _whole_size(file)) != file.stat().st_size:
             why = "its header cannot be read" if wanted is None else f"its header says {wanted:,}"
             raise DataError(f"{file}: torn: {file.stat().st_size:,} bytes, {why}", hint="copy or download it again")
+    verify_folder(folder)
 
 
 def _whole_size(file: Path) -> int | None:

@@ -42,7 +42,7 @@ def make_shards(
     record, inputs = {**record, **engine.describe()}, {"tasks": plan.folder.digest}
     if config.texts:
         engine.refuse_unknown(plan.ids.to_list(), plan.folder.path)
-    with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.slice, FREE) as output:
+    with Output(out, schema.ROLLOUTS, record, inputs, options.overwrite, options.slice, FREE, options.lock) as output:
         _refuse_fewer(output, config.n)
         if options.overwrite:
             _forget_spools(output)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,8 +41,9 @@ def _module(path: Path) -> object:
         raise ConfigError(f"component: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for data
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"component: {path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
@@ -49,7 +52,7 @@ def _checked(function: Callable[[Answer], float], item: str) -> Callable[[Answer
     def component(answer: Answer) -> float:
         try:
             value = float(function(answer))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise StageFailure(
                 f"component {item} failed: {type(error).__name__}: {error}", hint="mend it and rerun; nothing is lost"
             ) from error

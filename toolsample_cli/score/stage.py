@@ -5,8 +5,10 @@ Memory is bounded by one shard of rollouts and the tasks it names. An errored ro
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -141,7 +143,7 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
     record = {**as_record(config), **options.selection(), **({"component_digests": digests} if digests else {})}
     inputs = {"tasks": task_folder.digest, "rollouts": source.digest}
     tally = Tally()
-    with Output(out, schema.SCORES, record, inputs=inputs, overwrite=options.overwrite, slice=options.slice) as output:
+    with Output(out, schema.SCORES, record, inputs, options.overwrite, options.slice, lock=options.lock) as output:
         for shard, rows in plan:
             if output.done(shard.number):
                 frame = output.existing(shard.number)
@@ -153,6 +155,7 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
         output.finish()
     account.rows_in = account.rows_out = tally.rows
     account.extra.update(tally.facts(output))
+    account.exit_code = 1 if tally.rows and not tally.scored else 0
     return account
 
 
@@ -198,8 +201,9 @@ def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.Da
     tokens = rollouts["tokens"].to_list() if "tokens" in rollouts.columns else [None] * len(ids)
     cells: list[tuple] = []
     try:
-        for row, text, reason, error, count in zip(rows, texts, reasons, errors, tokens, strict=True):
-            cells.append(taken.scorers[row].row(text, reason, count) if error is None else ERRORED)
+        with contextlib.redirect_stdout(sys.stderr):  # a component that prints must not mix with data
+            for row, text, reason, error, count in zip(rows, texts, reasons, errors, tokens, strict=True):
+                cells.append(taken.scorers[row].row(text, reason, count) if error is None else ERRORED)
     except StageFailure as failure:  # a user's own component
         place = location(where, row=len(cells) + 1, task=ids[len(cells)])
         raise StageFailure(f"{place}: {failure}", hint=failure.hint) from failure

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from types import TracebackType
 from typing import IO
 
 from toolsample_cli.errors import StageFailure
@@ -31,6 +32,13 @@ class FolderLock:
     def __init__(self, path: Path, beside: Path, slice: Slice = Slice(), *, enabled: bool = True) -> None:
         self._path, self._beside, self._slice, self._enabled = path, beside, slice, enabled
         self._held: list[tuple[Path, IO[str]]] = []
+
+    def __enter__(self) -> FolderLock:
+        self.take()
+        return self
+
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
 
     def take(self) -> None:
         """Take the lock at once. StageFailure when another process has it or the folder cannot be written."""

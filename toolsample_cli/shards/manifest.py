@@ -186,24 +186,35 @@ def shard_number(name: str) -> int:
     return int(match[1]) if match else -1
 
 
+def verify_below(root: Path) -> None:
+    """Compare every finished shard in a tree of folders with its manifest. DataError for the first that differs."""
+    for file in sorted(root.rglob("*.manifest*.json")):
+        folder = file.parent / file.name.partition(".manifest")[0]
+        for entry in Manifest.read(file).shards:
+            verify(folder / entry.name, entry)
+
+
 _verified: dict[Path, tuple[int, int, int, str]] = {}
 _lock = threading.Lock()
 
 
-def verify(file: Path, entry: Entry) -> None:
+def verify(file: Path, entry: Entry, *, hint: str = MEND_SHARD) -> None:
     """Compare all bytes of a shard with its manifest, once per process for a file that stays as it is.
 
-    Raises DataError naming the file. The remedy is always the same: that shard alone is made anew.
+    Raises DataError naming the file.
     """
-    now = file.stat()
-    mark = (now.st_size, now.st_mtime_ns, now.st_ino, entry.sha256)
+    try:
+        now = file.stat()
+    except FileNotFoundError:
+        raise DataError(f"{file}: missing, though it was written", hint=hint) from None
+    mark = (now.st_size, now.st_mtime_ns, now.st_ino, entry.xxh3 or entry.sha256)
     if _verified.get(file) == mark:
         return
     if now.st_size != entry.bytes:
-        raise DataError(f"{file}: damaged: {now.st_size} bytes, its manifest says {entry.bytes}", hint=MEND_SHARD)
+        raise DataError(f"{file}: damaged: {now.st_size} bytes, written were {entry.bytes}", hint=hint)
     same = sha256(file) == entry.sha256 if entry.xxh3 is None else xxh3(file) == entry.xxh3
     if not same:
-        raise DataError(f"{file}: damaged: its bytes differ from those its manifest recorded", hint=MEND_SHARD)
+        raise DataError(f"{file}: damaged: its bytes differ from those that were written", hint=hint)
     if time.time_ns() - now.st_mtime_ns > SETTLED_NS:
         with _lock:
             _verified[file] = mark

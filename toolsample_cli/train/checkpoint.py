@@ -21,6 +21,7 @@ import torch
 
 from toolsample_cli.errors import DataError
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.folder_sums import verify_folder, write_sums
 from toolsample_cli.shards.sealed import sync_folder
 from toolsample_cli.train import adapter
 from toolsample_cli.train.distributed import World, like, whole
@@ -66,6 +67,8 @@ def read_position(folder: Path) -> Position | None:
     if not place.is_dir():
         return None
     file = place / STATE
+    if file.exists():
+        verify_folder(folder, only=[f"{TRAINER}/{STATE}"])
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         for table in ("metrics", "records"):
@@ -133,6 +136,7 @@ class Writer:
             _save(beside / TRAINER / "rng.safetensors", rng_tensors())
             _text(beside / TRAINER / STATE, json.dumps(position_record(position), ensure_ascii=False, allow_nan=False))
             _open_up(beside)
+            write_sums(beside)
             _sync_tree(beside)
             replace(beside, folder)
         self.world.barrier()
@@ -158,10 +162,32 @@ def kept_steps(out: Path) -> list[Path]:
 
 def remove(folder: Path) -> None:
     """Delete a checkpoint so that no half of one is ever seen under its name."""
-    doomed = folder.parent / f".{folder.name}.old"
+    doomed = folder.parent / f".{folder.name}.gone"
     shutil.rmtree(doomed, ignore_errors=True)
-    folder.rename(doomed)
-    shutil.rmtree(doomed)
+    if folder.is_dir():
+        folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(out: Path) -> None:
+    """Take away what a killed run left beside the checkpoint `out`: half-written, replaced and pruned folders.
+
+    A folder that was moved aside and whose successor never took its name gets it back.
+    """
+    for folder in (out, partial_of(out)):
+        old = folder.parent / f".{folder.name}.old"
+        if old.is_dir() and not folder.exists():
+            old.rename(folder)
+    name = glob.escape(out.name)
+    for base in (name, f".{name}.partial", f"{name}.step-*"):
+        for ending in ("tmp", "old", "gone"):
+            for left in out.parent.glob(f".{base}.{ending}"):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def partial_of(out: Path) -> Path:
+    """Where the last saved step of an unfinished round is."""
+    return out.parent / f".{out.name}.partial"
 
 
 def _link(source: str, target: str) -> None:

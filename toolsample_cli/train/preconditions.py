@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.json_types import Row
+from toolsample_cli.shards import lineage as lineages
+from toolsample_cli.shards.folder_sums import verify_folder
+from toolsample_cli.shards.lineage import lineage
 from toolsample_cli.shards.reading import Folder
+from toolsample_cli.shards.test_rows import refuse_test_folder
 from toolsample_cli.train import checkpoint
 from toolsample_cli.train.checkpoint import Position
 
@@ -20,17 +24,9 @@ FREE = frozenset({"save_every", "keep", "track"})
 
 
 def refuse_test_data(tasks: Folder | None, config: TrainConfig) -> None:
-    """Benchmark rows are refused: a score on data that was trained on says nothing."""
-    if tasks is None or config.allow_test_data:
-        return
-    for shard, frame in tasks.frames(["task_id", "split"]):
-        test = frame.with_row_index("line__").filter(pl.col("split") == "test")
-        if test.height:
-            first = test.row(0, named=True)
-            raise DataError(
-                f"{shard.path} row {first['line__'] + 1} (task {first['task_id']}): marked as benchmark test data",
-                hint="train on another split, or say --allow-test-data",
-            )
+    """DataError for benchmark rows among the tasks, unless the settings allow them."""
+    if tasks is not None and not config.allow_test_data:
+        refuse_test_folder(tasks, hint="train on another split, or say --allow-test-data")
 
 
 def refuse_other_tokenizer(rollouts: Folder | None, model: str, tokenizer: Any) -> list[str]:
@@ -51,7 +47,7 @@ def refuse_other_tokenizer(rollouts: Folder | None, model: str, tokenizer: Any) 
     return []
 
 
-def finished(out: Path, record: dict[str, Any], inputs: dict[str, str], *, overwrite: bool) -> bool:
+def finished(out: Path, record: Row, inputs: dict[str, str], *, overwrite: bool) -> bool:
     """Whether this very round stands there. ConfigError when another one or something foreign does."""
     if not out.exists():
         return False
@@ -63,7 +59,28 @@ def finished(out: Path, record: dict[str, Any], inputs: dict[str, str], *, overw
     if position is None:
         raise ConfigError(f"{out}: exists and is not a checkpoint of train", hint="choose another output folder")
     refuse_changes(out, position, record, inputs)
+    verify_folder(out)
     return True
+
+
+def bytes_needed(model: str, config: TrainConfig) -> int:
+    """Bytes that a round's checkpoint takes, about: weights, moments, master weights, twice where steps are saved.
+
+    0 for a model that is no local folder, of which nothing is known before it is loaded.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return 0
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    try:
+        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        half = str(said.get("dtype") or said.get("torch_dtype") or "").endswith("16")
+    except (OSError, ValueError, AttributeError):
+        half = False
+    if config.lora_rank:
+        return weights + weights // 10
+    one = weights * (7 if half else 3)  # weights and, in float32, two moments and the master copy
+    return one * 2 if config.save_every else one
 
 
 def refuse_other_base(model: str, before: Position, config: TrainConfig) -> None:
@@ -77,17 +94,11 @@ def refuse_other_base(model: str, before: Position, config: TrainConfig) -> None
         )
 
 
-def refuse_changes(place: Path, position: Position, record: dict[str, Any], inputs: dict[str, str]) -> None:
+def refuse_changes(folder: Path, position: Position, record: Row, inputs: dict[str, str]) -> None:
     """ConfigError with the keys that differ between a checkpoint and what is asked for."""
     # a setting that is younger than the checkpoint stood at its default
-    made_with = {**as_record(TrainConfig()), **position.config}
-    old = {**made_with, **{f"input {key}": value for key, value in position.inputs.items()}}
-    new = {**record, **{f"input {key}": value for key, value in inputs.items()}}
-    asked = {*old, *(key for key in new if key.startswith("input "))} - FREE
-    changed = [key for key in sorted(asked) if old.get(key) != new.get(key)]
-    if changed:
-        changes = "; ".join(f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in changed)
-        raise ConfigError(
-            f"{place}: was made with other settings or inputs: {changes}",
-            hint="give --overwrite to train this round anew, or another output folder",
-        )
+    old = lineage({**as_record(TrainConfig()), **position.config}, position.inputs)
+    new = lineage(record, inputs)
+    younger = {key for key in new if key not in old and not key.startswith("input ")}
+    hint = "give --overwrite to train this round anew, or another output folder"
+    lineages.refuse_changes(folder, old, new, free=FREE | younger, hint=hint)

@@ -6,7 +6,10 @@ round does nothing; an interrupted one goes on from its last saved step, to the 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,13 @@ import torch
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.config.settings import as_record
-from toolsample_cli.errors import ConfigError, DataError, StageFailure
+from toolsample_cli.errors import ConfigError, DataError, EmptyBatch, StageFailure
 from toolsample_cli.models.chat import Chat, load_tokenizer
 from toolsample_cli.models.digests import model_digest
 from toolsample_cli.models.loading import set_threads
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.disk import check_room
+from toolsample_cli.shards.locks import FolderLock
 from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
 from toolsample_cli.stage import Account, Options
 from toolsample_cli.train import adapter, checkpoint, preconditions
@@ -73,14 +78,32 @@ def run(
         account.rows_in = folders["batch" if config.objective == "grpo" else "tasks"].rows
         account.extra["would train on"] = f"{account.rows_in} rows in {config.steps * config.epochs} steps"
         return account
-    if preconditions.finished(out, record, inputs, overwrite=options.overwrite):
-        account.extra["nothing to do"] = "this round is finished"
-        return account
-    world = World.start(config.device)
-    try:
-        return _Round(model, out, folders, record, inputs, config, options, world, before).go(account)
-    finally:
-        world.close()
+    with _lock(out, options):
+        if preconditions.finished(out, record, inputs, overwrite=options.overwrite):
+            shutil.rmtree(checkpoint.partial_of(out), ignore_errors=True)  # of a run killed right after it finished
+            account.extra["nothing to do"] = "this round is finished"
+            return account
+        if batch is not None and not folders["batch"].rows:
+            raise EmptyBatch(
+                f"{batch}: no rows to train on", hint="skip this round's training, go on with the next draw"
+            )
+        check_room(out, preconditions.bytes_needed(model, config), what="a checkpoint and its optimizer")
+        world = World.start(config.device)
+        try:
+            return _Round(model, out, folders, record, inputs, config, options, world, before).go(account)
+        finally:
+            world.close()
+
+
+@contextlib.contextmanager
+def _lock(out: Path, options: Options) -> Iterator[None]:
+    """The checkpoint for this process alone, under torchrun for the first; what a killed run left is swept first."""
+    if int(os.environ.get("RANK", "0")):
+        yield
+        return
+    with FolderLock(out, out.parent / f"{out.name}.tmp", enabled=options.lock):
+        checkpoint.sweep(out)
+        yield
 
 
 def _open(source: Path, batch: Path | None, tasks: Path | None, config: TrainConfig) -> dict[str, Folder]:
@@ -111,7 +134,7 @@ class _Round:
     @property
     def partial(self) -> Path:
         """Where an unfinished round's last saved step stands."""
-        return self.out.parent / f".{self.out.name}.partial"
+        return checkpoint.partial_of(self.out)
 
     def go(self, account: Account) -> Account:
         """Train and write; fills the account."""
@@ -141,7 +164,7 @@ class _Round:
         self.options.phase("writing the checkpoint")
         self._count_dead(position, before)
         if self.world.first:
-            write_tables(self.out, position, data.facts["rollout_id"])
+            write_tables(self.out, position, data.facts["rollout_id"], lock=self.options.lock)
         account.rows_in, account.rows_out = data.facts.height, position.records.height
         account.dropped = {name: count for name, count in data.counts.items() if count}
         account.extra |= summary(position, sft=self.config.objective == "sft")

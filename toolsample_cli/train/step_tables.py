@@ -12,7 +12,7 @@ from toolsample_cli.shards.writing import Output
 from toolsample_cli.train.checkpoint import Position
 
 
-def write_tables(out: Path, position: Position, rollout_ids: pl.Series) -> None:
+def write_tables(out: Path, position: Position, rollout_ids: pl.Series, *, lock: bool = True) -> None:
     """`<out>.steps` and `<out>.records`; rows of records are in the order of training."""
     steps = pl.DataFrame(position.metrics, schema=schema.STEPS.schema, orient="row")
     records = position.records.with_columns(rollout_id=rollout_ids.gather(position.records["row"]))
@@ -22,7 +22,7 @@ def write_tables(out: Path, position: Position, rollout_ids: pl.Series) -> None:
     }
     for name, (kind, frame) in frames.items():
         place = out.parent / f"{out.name}.{name}"
-        with Output(place, kind, position.config, inputs=position.inputs, overwrite=True) as output:
+        with Output(place, kind, position.config, inputs=position.inputs, overwrite=True, lock=lock) as output:
             output.write(0, frame)
             output.finish()
 
