@@ -289,6 +289,30 @@ def test_spool_survives_any_cut(tmp_path):
         assert not spool.found
 
 
+def test_a_logprob_that_no_server_gave_survives_the_spool(tmp_path):
+    """NaN, which JSON has not."""
+    with Spool(tmp_path / "s", "me") as spool:
+        spool.add([Completion("a", 0, [1, 2], [-0.5, float("nan")], "stop")])
+    with Spool(tmp_path / "s", "me") as spool:
+        first, second = spool.found["a", 0].logprobs
+    assert first == -0.5 and second != second
+
+
+def test_a_damaged_line_of_a_spool_is_made_again(tmp_path):
+    """One flipped bit anywhere: that completion is gone, or all where the header is hit; no other value comes back."""
+    done = [Completion(f"t{i}", i, [1, 2, i], [-0.1 * i, -1e-7], "stop") for i in range(3)]
+    with Spool(tmp_path / "s", "me") as spool:
+        spool.add([*done, Completion("odd", 0, [1 << 40], None, "stop")])
+    whole = (tmp_path / "s").read_bytes()
+    for place in range(0, len(whole), 5):
+        (tmp_path / "s").write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with Spool(tmp_path / "s", "me") as spool:
+            found = list(spool.found.values())
+        assert all(completion in done for completion in found)
+        # a line, or two where the break between them is hit
+        assert len(found) >= 1 if place > whole.index(b"\n") else not found
+
+
 def test_replay_of_golds_without_a_model(world, tmp_path):
     """Texts are the gold answers; with a tokenizer there are ids too."""
     run(world / "tasks", tmp_path / "bare", None, REPLAY, Options())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
 from toolsample_cli.hashing import digest
+from toolsample_cli.models.tokenizer_files import cache_folder
 
 RELEASES = {"v4": "2026.3.23", "v3": "2025.8.6.2"}
 """The two pinned releases of bfcl-eval; v3 numbers need the last v3 wheel, whose data and back-ends differ."""
@@ -42,13 +43,6 @@ class Environment:
 
     python: Path
     version: str
-
-
-def cache_folder() -> Path:
-    """`$TOOLSAMPLE_CACHE`, else `$XDG_CACHE_HOME/toolsample`, else `~/.cache/toolsample`."""
-    if os.environ.get("TOOLSAMPLE_CACHE"):
-        return Path(os.environ["TOOLSAMPLE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolsample"
 
 
 def requirements(version: str, memory: bool = False) -> tuple[str, ...]:

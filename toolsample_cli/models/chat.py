@@ -25,20 +25,13 @@ SELF_EXAMPLES = (
 )
 """Prompt addition for self-exemplifying thinking."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
 _PROBE = "zqxprobe"
 
 
 def load_tokenizer(model: str | Path) -> Any:
     """The tokenizer of a local model folder or a hub id; DataError when there is none."""
-    folder = Path(model)
-    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise DataError(
-            f"{folder}: a model folder without tokenizer (none of {', '.join(_TOKENIZER_FILES)})",
-            hint="save the tokenizer beside the weights: tokenizer.save_pretrained(folder)",
-        )
-    if folder.is_file() or (not folder.exists() and not _may_be_hub_id(str(model))):
-        raise DataError(f"{model}: no such model folder", hint="expected a folder with config.json, or a hub id")
+    refuse_no_tokenizer(model)
     from transformers import AutoTokenizer
 
     try:
@@ -49,6 +42,18 @@ def load_tokenizer(model: str | Path) -> Any:
             f"{model}: no tokenizer could be loaded: {first}",
             hint="expected a local model folder, or a hub id while the hub can be reached",
         ) from error
+
+
+def refuse_no_tokenizer(model: str | Path) -> None:
+    """DataError for a folder without tokenizer files, and for what is neither a folder nor may be a hub id."""
+    folder = Path(model)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise DataError(
+            f"{folder}: a model folder without tokenizer (none of {', '.join(TOKENIZER_FILES)})",
+            hint="save the tokenizer beside the weights: tokenizer.save_pretrained(folder)",
+        )
+    if folder.is_file() or (not folder.exists() and not _may_be_hub_id(str(model))):
+        raise DataError(f"{model}: no such model folder", hint="expected a folder with config.json, or a hub id")
 
 
 def _may_be_hub_id(name: str) -> bool:
@@ -93,7 +98,8 @@ class Chat:
         if asked.tools and not self.template_shows_tools:
             raise ConfigError(
                 "the model's chat template leaves the tools out, so the model would never see them",
-                hint="use a model whose template renders tools, or a protocol that writes them into the prompt (rlla)",
+                hint="import the tasks with --protocol rlla, which writes the tools into the prompt, or put a "
+                "chat_template.jinja that renders `tools` into the model's folder (docs/engines.md has one)",
             )
         return self._render(asked.messages, asked.tools, f"task {task.get('task_id', '?')}")
 

@@ -11,6 +11,7 @@ import polars as pl
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.models.digests import model_digest
+from toolsample_cli.models.tokenizer_files import known_fingerprint
 from toolsample_cli.rollout.types import LOCAL
 from toolsample_cli.shards.journal import count_records
 from toolsample_cli.shards.manifest import Manifest, manifest_path, verify
@@ -61,5 +62,5 @@ def finished_rows(
     digest = model_digest(model, config.adapter)
     if any(made.get(key) != value for key, value in {**asked, "model_digest": digest}.items()):
         return None
-    hashes = Chat.load(model, self_examples=config.self_examples).fingerprint
+    hashes = known_fingerprint(model) or Chat.load(model).fingerprint
     return int(counts.get("rollouts", 0)) if all(made.get(key) == value for key, value in hashes.items()) else None

@@ -6,6 +6,7 @@ back bit by bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ class _Line(msgspec.Struct):
     key: str
     sample: int
     completion_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
-    logprobs: list[float] | None
+    logprobs: list[float | None] | None
     finish_reason: str | None
     ids_from_text: bool
     text: str | None
@@ -53,7 +54,8 @@ class Spool:
 
 
 def _record(done: Completion) -> Row:
-    logprobs = None if done.logprobs is None else list(done.logprobs)
+    # JSON has no NaN, which is a logprob that a server did not give
+    logprobs = None if done.logprobs is None else [None if p != p else p for p in done.logprobs]
     ids = list(done.completion_ids)
     fields = [done.key, done.sample, ids, logprobs, done.finish_reason, done.ids_from_text, done.text, done.error]
     return {"id": f"{done.key}/{done.sample}", "done": fields}
@@ -64,4 +66,6 @@ def _completion(record: Row) -> Completion | None:
         read = msgspec.convert(dict(zip(_Line.__struct_fields__, record["done"], strict=True)), _Line)
     except (KeyError, TypeError, ValueError):
         return None
+    if read.logprobs is not None:
+        read.logprobs = [math.nan if p is None else p for p in read.logprobs]
     return Completion(**msgspec.structs.asdict(read))

@@ -17,8 +17,9 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.hashing import hash_text
-from toolsample_cli.models.chat import Chat, Conversation, load_tokenizer
+from toolsample_cli.models.chat import Chat, Conversation
 from toolsample_cli.models.digests import check_model
+from toolsample_cli.models.tokenizer_files import check_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +173,7 @@ def check_start(name: str, model: str | None) -> None:
     """For a dry run: DataError when a local engine could not start with this model, as far as its files tell."""
     if name in LOCAL and model is not None:
         check_model(str(model))
-        load_tokenizer(model)
+        check_tokenizer(str(model))
 
 
 def rollout_seed(base: int, task_id: str, round_: int, sample: int) -> int:

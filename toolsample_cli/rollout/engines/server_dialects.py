@@ -22,7 +22,7 @@ from toolsample_cli.json_types import Json, Row
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.rollout.engines.server_client import Failed
 from toolsample_cli.rollout.types import Completion, Request, Sampling
-from toolsample_cli.toolcalls.call import Call, loads
+from toolsample_cli.toolcalls.call import Call, as_written, loads
 
 R = TypeVar("R")
 
@@ -298,13 +298,16 @@ def _call(function: Function) -> Call:
 
 
 def read_arguments(function: Function) -> Row | None:
-    """The arguments as an object; None when they are the text of anything else."""
+    """The arguments as an object; None when they are the text of anything else.
+
+    NaN and infinities, which Python reads and JSON has not, become their names.
+    """
     try:
         given = function.arguments or "{}"
         value = loads(given if isinstance(given, str) else json.dumps(given))
+        return json.loads(as_written(value)) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def only_choice(reply: Json) -> Choice:

@@ -27,6 +27,7 @@ from toolsample_cli.models.loading import (
     with_adapter,
 )
 from toolsample_cli.models.out_of_memory import within_memory
+from toolsample_cli.models.tokenizer_files import remember_fingerprint
 from toolsample_cli.rollout.engines.layouts import choose_layout
 from toolsample_cli.rollout.engines.stop_strings import StopStrings
 from toolsample_cli.rollout.engines.token_sampling import draw, uniforms
@@ -48,6 +49,7 @@ class TransformersEngine(Engine):
     def __init__(self, model: str | Path, config: RolloutConfig, *, chat: Chat | None = None) -> None:
         self.policy = str(model)
         self.chat = chat or Chat.load(model, self_examples=config.self_examples)
+        remember_fingerprint(self.policy, self.chat)
         self.device = pick_device(config.device)
         self.dtype = pick_dtype(config.dtype, self.device)
         self.model = load_for_inference(self.policy, self.dtype, self.device)

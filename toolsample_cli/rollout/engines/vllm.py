@@ -19,6 +19,7 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, MissingDependency, StageFailure
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.models.digests import folder_digest, model_digest
+from toolsample_cli.models.tokenizer_files import remember_fingerprint
 from toolsample_cli.rollout.types import PROCESSED, Completion, Engine, Request, Sampling
 
 MEMORY = "lower gpu_memory where others use the GPU, raise it where the cache is too small, or raise tensor_parallel"
@@ -44,6 +45,7 @@ class VllmEngine(Engine):
             raise MissingDependency("vllm", needed_for="backend vllm", install="pip install 'toolsample[vllm]'")
         self.policy = str(model)
         self.chat = chat or Chat.load(model, self_examples=config.self_examples)
+        remember_fingerprint(self.policy, self.chat)
         self.adapter = config.adapter
         self.options = {**_options(self.policy, config), **(engine_options or {})}
         self.llm = _open(self.options)
