@@ -155,6 +155,6 @@ def test_manifest_says_how_the_round_stands(tmp_path):
     account = run(scores(tmp_path / "s", {"a": [RIGHT, RIGHT]}), None, tmp_path / "g", FilterConfig(), Options())
     said = account.line()
     assert "out 1, not kept: none" in said and "kept 1" in said and "dropped" not in said
-    assert "selection not yet active mean reward above 1 for 1 of 7 batches in a row" in said
+    assert "selection not yet active mean reward above 1 for 1 of 7 consecutive batches" in said
     counts = json.loads((tmp_path / "g.manifest.json").read_text())["counts"]
     assert counts["batches_above"] == 1 and counts["active"] == 0 and counts["round"] == 0

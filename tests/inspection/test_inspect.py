@@ -165,7 +165,7 @@ def broken(tmp_path, kind, rows) -> Path:
         ("scores", lambda rows: rows[0].update(name=2.0), "name exceeds name_max"),
         ("scores", lambda rows: rows[1].update(sample=0), "row 2 .*task_id, sample came before"),
         ("scores", lambda rows: rows.insert(0, rows.pop(2)), "not in order"),
-        ("scores", lambda rows: rows.append(rows.pop(0)), "do not stand together"),
+        ("scores", lambda rows: rows.append(rows.pop(0)), "are not adjacent"),
         ("scores", lambda rows: rows[2].update(calls_json="[{"), "row 3 .*calls_json is not JSON"),
         ("scores", lambda rows: rows[2].update(calls_json="{}"), "row 3 .*calls_json holds dict"),
         ("scores", lambda rows: rows[0].update(format=-1.0), "column format = -1.0"),

@@ -89,7 +89,7 @@ def test_a_rollout_named_twice_is_refused(tmp_path: Path):
     with pytest.raises(DataError, match=r"names rollout t00./0/. more than once"):
         scored_rollouts(rollouts, pl.concat([batch, batch[:1]]), TrainConfig(), 100)
     twice = write(tmp_path / "twice", schema.ROLLOUTS, [*rows, rows[0]])
-    with pytest.raises(DataError, match=f"rollout {rows[0]['rollout_id']} stands there twice"):
+    with pytest.raises(DataError, match=f"rollout {rows[0]['rollout_id']} occurs twice"):
         scored_rollouts(open_folder(twice, schema.ROLLOUTS), batch, TrainConfig(), 100)
 
 

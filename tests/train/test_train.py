@@ -177,7 +177,7 @@ def test_dead_groups_cost_nothing_and_three_dead_rounds_stop_training(base, tmp_
         train((base[0], base[1], batch), out, model=model)
         model = out
         assert same(out, base[0])
-    with pytest.raises(StageFailure, match="3 rounds in a row"):
+    with pytest.raises(StageFailure, match="3 consecutive rounds"):
         train((base[0], base[1], batch), tmp_path / "r2", model=model)
 
 

@@ -118,7 +118,7 @@ class Checker:
             words = log.read_text(encoding="utf-8", errors="replace").strip()
             raise StageFailure(
                 f"the BFCL checker did not start: {words.splitlines()[-1] if words else error}",
-                hint=f"delete {self.environment.python.parent.parent} and rerun; it is made anew",
+                hint=f"delete {self.environment.python.parent.parent} and rerun; it is rebuilt",
             ) from None
         self.parsers = hello["parsers"]
         self.generation += 1

@@ -34,7 +34,7 @@ def check_protocol(name: str) -> None:
     if name not in (PROMPTING, VERBATIM) and not PROTOCOLS[name].tools_in_template:
         able = [known for known, protocol in PROTOCOLS.items() if protocol.tools_in_template]
         raise ConfigError(
-            f"protocol = {name!r}: its tools stand in a prompt of its own, which eval-bfcl does not know",
+            f"protocol = {name!r}: its tools are in a prompt of its own, which eval-bfcl does not know",
             hint=f"one of {', '.join([PROMPTING, VERBATIM, *able])}",
         )
 

@@ -88,7 +88,7 @@ def read_questions(path: Path, answers: Path | None = None) -> list[Question]:
         for row, value in _rows(file):
             question = _question(value, truths, file, row)
             if question.id in seen:
-                raise DataError(f"{location(file, row=row)}: id {question.id!r} stands in {seen[question.id]} already")
+                raise DataError(f"{location(file, row=row)}: id {question.id!r} already occurs in {seen[question.id]}")
             seen[question.id] = location(file, row=row)
             questions.append(question)
     if not questions:
@@ -146,7 +146,7 @@ def _question(value: Row, truths: Row, file: Path, row: int) -> Question:
     category = category_of_file(file.name) or category_of_id(value["id"])
     if category is None:
         raise DataError(
-            f"{where}: its category is told by neither the file's name nor the id",
+            f"{where}: neither the file's name nor the id gives its category",
             hint="name the file BFCL_v4_<category>.json or the ids <category>_<number>",
         )
     kind = kind_of(category)

@@ -142,12 +142,12 @@ def read_state(path: Path, corpus: Corpus, config: CurriculumConfig) -> State:
     if state.corpus != corpus.identity:
         raise DataError(
             f"{path}: belongs to another corpus ({state.corpus}); {corpus.folder.path} is {corpus.identity}",
-            hint="give the corpus the run was started with, or start anew without --state",
+            hint="give the corpus the run was started with, or start again without --state",
         )
     if config.weighting != "stage" and not any(state.weights.values()):
         raise DataError(
             f"{path}: its weights sum to nothing, so that only the format would be rewarded",
-            hint="only weighting = stage begins so; go on with it, or start anew without --state",
+            hint="only weighting = stage begins like this; keep it, or start again without --state",
         )
     return state
 

@@ -81,7 +81,7 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
     if not account.extra["active"]:
         account.extra["selection not yet active"] = (
             f"mean reward above {config.activation_mean:g} for {work.standing.batches_above} of "
-            f"{config.activation_batches} batches in a row"
+            f"{config.activation_batches} consecutive batches"
         )
     account.extra |= options.idle_slice(work.first_carried + work.carried_shards, FEWER)
     if options.dry_run:

@@ -86,7 +86,7 @@ def _first_row(path: Path, skip_broken: bool) -> Any:
     if first is None:
         raise DataError(f"{path}: no rows in it")
     raise DataError(
-        f"{location(path, row=first.number)}: {first.fault}", hint="mend it; --broken reject passes over broken rows"
+        f"{location(path, row=first.number)}: {first.fault}", hint="mend it; --broken reject skips broken rows"
     )
 
 

@@ -49,7 +49,7 @@ def by_id(place: Place, wanted: str) -> Row:
             return rows[0]
         if rows:
             some = ", ".join(str(row[names[0]]) for row in rows)
-            raise ConfigError(f"--id {wanted}: several begin so: {some}", hint="give more of it")
+            raise ConfigError(f"--id {wanted}: several ids begin like this: {some}", hint="give more of the id")
     raise DataError(f"{place.path}: no row with the id {wanted!r}", hint=f"looked in {', '.join(names)}")
 
 

@@ -25,7 +25,7 @@ def faults(place: Place) -> Iterator[str]:
     One shard is in memory at a time, plus 8 bytes for each row of the folder. DataError when the data is not ours.
     """
     if place.kind is None:
-        raise DataError(f"{place.path}: not one of toolsample's kinds, nothing to hold it against")
+        raise DataError(f"{place.path}: not one of toolsample's kinds, so there is nothing to check it against")
     kind, listed = schema.KINDS[place.kind], place.entries
     yield from _manifest_faults(place, listed)
     seen: set[int] = set()
@@ -89,7 +89,7 @@ def _key_faults(kind: schema.Kind, data: pl.DataFrame, file: Path, seen: set[int
         follows = (task > task.shift()) | ((task == task.shift()) & (sample > sample.shift()))
         groups = data.select((pl.col("task_id") != pl.col("task_id").shift()).fill_null(True).sum()).item()
         if groups != task.n_unique():
-            yield f"{file}: the samples of a task do not stand together"
+            yield f"{file}: the samples of a task are not adjacent"
         elif not bool(((task != task.shift()) | follows).fill_null(True).all()):
             yield f"{file}: the samples of a task are not in order"
 

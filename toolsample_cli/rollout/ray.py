@@ -57,7 +57,7 @@ def run_on_ray(
     except ray.exceptions.RayError as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise StageFailure(
-            f"a Ray actor failed: {lines[-1]}", hint="finished shards are kept; rerun to go on"
+            f"a Ray actor failed: {lines[-1]}", hint="finished shards are kept; rerun to resume"
         ) from error
     finally:
         ray.shutdown()

@@ -56,7 +56,7 @@ def run(
         inputs = {"tasks": plan.folder.digest}
         there = finished_rows(out, model, config, record, inputs, options.slice)
         if there is not None:
-            extra = {**idle, "nothing to do": "all rollouts are there"}
+            extra = {**idle, "nothing to do": "all rollouts exist"}
             return Account("rollout", rows_in=len(plan.ids), rows_out=there, wrote=out, extra=extra)
     options.phase("loading the model")
     used = engine or open_engine(config.backend, model, config)

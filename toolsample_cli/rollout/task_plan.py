@@ -59,7 +59,7 @@ def plan_tasks(tasks: Path, config: RolloutConfig, options: Options) -> TaskPlan
     ids, wanted = folder.load(["task_id"])["task_id"], options.wanted_ids()
     repeated = ids.filter(ids.is_duplicated())
     if len(repeated):
-        raise DataError(f"{tasks}: task {repeated[0]} occurs twice", hint="task ids must be unique; import anew")
+        raise DataError(f"{tasks}: task {repeated[0]} occurs twice", hint="task ids must be unique; import again")
     if wanted is not None:
         ids = ids.filter(ids.is_in(wanted))
     return TaskPlan(

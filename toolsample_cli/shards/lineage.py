@@ -8,7 +8,7 @@ from pathlib import Path
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.json_types import Json
 
-ANEW = "give --overwrite to make it anew, or another output folder"
+ANEW = "give --overwrite to make it again, or choose another output folder"
 
 
 def lineage(config: Mapping[str, Json], inputs: Mapping[str, str]) -> dict[str, Json]:

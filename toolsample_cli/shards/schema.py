@@ -228,7 +228,9 @@ GROUPS = Kind(
         Column("last_round", I32, "round of the latest visit", low=0),
         Column("visits", I32, "rounds in which it was rolled out", low=0),
         Column("misses", I32, "completions since the last exactly right one, over visits with the same shots", low=0),
-        Column("flat_visits", I32, "visits in a row in which all completions were exactly right, or none was", low=0),
+        Column(
+            "flat_visits", I32, "consecutive visits in which all completions were exactly right, or none was", low=0
+        ),
     ),
     ("slot_id",),
 )

@@ -204,7 +204,7 @@ class Output:
                 was = f"in slices of {cut.rpartition('-')[2]}" if cut else "as a whole"
                 raise ConfigError(
                     f"{self.path}: was made {was}, now --slice {self.slice.index}/{self.slice.count}",
-                    hint="give --overwrite to every slice to make it anew, or another output folder",
+                    hint="give --overwrite to every slice to make it again, or choose another output folder",
                 )
 
     def _refuse_other_kind(self, file: Path, footer: Row) -> None:

@@ -110,7 +110,7 @@ def _take(found: pl.DataFrame, shard: Shard, rows: Gathered, vocabulary: int) ->
         rows.unscored_at = where(int(np.argmin(scored)))
     for row, key in enumerate(zip(found["task_id"].to_list(), found["round"].to_list(), strict=True)):
         if rows.group_B[at[row]] >= 0:
-            raise DataError(f"{where(row)}: rollout {found['rollout_id'][row]} stands there twice")
+            raise DataError(f"{where(row)}: rollout {found['rollout_id'][row]} occurs twice")
         number = rows.prompt(key, prompts[row])
         if number is None:
             raise DataError(

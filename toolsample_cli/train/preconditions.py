@@ -100,5 +100,5 @@ def refuse_changes(folder: Path, position: Position, record: Row, inputs: dict[s
     old = lineage({**as_record(TrainConfig()), **position.config}, position.inputs)
     new = lineage(record, inputs)
     younger = {key for key in new if key not in old and not key.startswith("input ")}
-    hint = "give --overwrite to train this round anew, or another output folder"
+    hint = "give --overwrite to train this round again, or choose another output folder"
     lineages.refuse_changes(folder, old, new, free=FREE | younger, hint=hint)

@@ -239,7 +239,7 @@ class _Round:
         strange = [] if found is not None else checkpoint.kept_steps(self.out)
         if strange and not self.options.overwrite:
             raise ConfigError(
-                f"{strange[0]}: a step checkpoint of another round stands there",
+                f"{strange[0]}: there is a step checkpoint of another round",
                 hint="move or delete it, give --overwrite, or choose another output folder",
             )
         if not self.world.first:
@@ -265,6 +265,6 @@ class _Round:
         position.dead_rounds = before.dead_rounds + 1 if dead_share(position) == 1.0 else 0
         if position.dead_rounds >= DEAD_ROUNDS:
             raise StageFailure(
-                f"{position.dead_rounds} rounds in a row without a group of differing rewards: nothing is learnt",
+                f"{position.dead_rounds} consecutive rounds without a group of differing rewards: nothing is learnt",
                 hint="easier or harder tasks, more samples per task, or a higher temperature",
             )

@@ -90,7 +90,7 @@ class VllmEngine(Engine):
             waiting.clear()  # there is nothing left to abort
             raise StageFailure(
                 f"vLLM's engine failed: {_first_line(error)}",
-                hint=f"its messages stand above; finished rows are kept, rerun to go on; if they name memory: {MEMORY}",
+                hint=f"its messages are above; finished rows are kept, rerun to resume; if they name memory: {MEMORY}",
             ) from error
         finally:
             if waiting and self.llm is not None:
@@ -229,7 +229,7 @@ def _open(options: Mapping[str, Any]) -> Any:
     except RuntimeError as error:
         raise StageFailure(
             f"vLLM's engine did not start: {_first_line(error)}",
-            hint=f"its own messages stand above; if they name memory: {MEMORY}",
+            hint=f"its own messages are above; if they name memory: {MEMORY}",
         ) from error
 
 
