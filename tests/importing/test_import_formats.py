@@ -87,7 +87,7 @@ def test_toolace_text_is_read_never_run(tmp_path):
     name = "Harbour Tides/v2"
     assert gold(tasks[0]) == [(name, {"port": "Rab (old town)", "days": 2, "exact": True}), (name, {"port": "Cres"})]
     assert roles(tasks[0]) == ["user"] and issues(tasks[0]) == []
-    assert rejects[0]["reason"] == "bad_call" and "without names" in rejects[0]["detail"]
+    assert rejects[0]["reason"] == "bad_call" and "without a name" in rejects[0]["detail"]
 
 
 def test_glaive(tmp_path):

@@ -15,11 +15,11 @@ class ImportConfig:
     source: str = knob("", "name of the data set, stored in every row (default: the file's name)")
     split: str = knob(
         "auto",
-        "split stored in every row; `auto`: test for benchmark formats, else train",
+        "split stored in every row; `auto`: as the row or its file's name says, test for benchmarks, else train",
         choices=("auto", "train", "validation", "test"),
     )
     protocol: str = knob("auto", "how the model writes its calls; `auto`: as the raw format does")
-    license: str = knob("", "licence of the data, stored in every row")
+    license: str = knob("", "licence stored in every row; default: the row's own")
     turns: str = knob("every", "which answers of a conversation become tasks", choices=("every", "calls", "last"))
     broken: str = knob(
         "stop", "what happens at a line that is not JSON: stop, or reject that line", choices=("stop", "reject")

@@ -14,7 +14,7 @@ class Draft:
     """A task before it is checked: prompt, tools and gold answer as plain values.
 
     `tools` is what `toolspec.read_tools` accepts. `gold_text` is the source's own text of the gold answer where the
-    protocol keeps it verbatim; otherwise it is rendered.
+    protocol keeps it verbatim; otherwise it is rendered. `split` is the source's own, where it has one.
     """
 
     messages: list[dict[str, Any]]
@@ -24,6 +24,8 @@ class Draft:
     thought: str | None = None
     gold_text: str | None = None
     category: str = ""
+    split: str = ""
+    license: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
 

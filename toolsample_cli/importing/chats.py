@@ -21,6 +21,8 @@ ROLES = {
 }  # fmt: skip
 """Names of roles in the wild. `call` is an assistant turn whose text is the call itself."""
 
+MUTED = "muted"
+"""Marks an assistant turn that is context only: OpenAI's `weight: 0`, axolotl's `train: false`."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -33,6 +35,8 @@ def read_message(raw: Any) -> dict[str, Any]:
     if role is None:
         raise Reject("unknown_role", f"a message has the role {said!r}")
     message: dict[str, Any] = {"role": role, **_content(raw.get("content", raw.get("value")))}
+    if raw.get("weight") == 0 or raw.get("train") is False or raw.get("training") is False:
+        message[MUTED] = True
     calls = raw.get("tool_calls") or []
     if raw.get("function_call"):  # OpenAI's older form
         calls = [raw["function_call"]]
@@ -135,9 +139,8 @@ def conversation(messages: list[Any], tools: Any, context: Context, extra: dict[
         written, rest = split_tools(turns[0]["content"])
         tools = tools or written
         turns = [{"role": "system", "content": rest}, *turns[1:]] if rest else turns[1:]
-        messages = messages if rest else messages[1:]
     answers = [index for index, turn in enumerate(turns) if turn["role"] == "assistant"]
-    answers = [index for index in answers if not _muted(messages, turns, index)]
+    answers = [index for index in answers if not turns[index].get(MUTED)]
     if not answers or (context.turns == "last" and answers[-1] != len(turns) - 1):
         yield Reject("no_gold", "no assistant turn to learn from" if not answers else "it does not end with an answer")
         return
@@ -145,9 +148,11 @@ def conversation(messages: list[Any], tools: Any, context: Context, extra: dict[
         answers = answers[-1:]
     elif context.turns == "calls":
         answers = [index for index in answers if turns[index].get("tool_calls")]
+        if not answers:
+            yield Reject("no_calls", "no answer with a call, and only those were asked for")
     for index in answers:
         about = {**extra, "turn": answers.index(index) + 1} if len(answers) > 1 else extra
-        yield _turn(turns[:index], turns[index], tools, about)
+        yield _turn([_bare(turn) for turn in turns[:index]], turns[index], tools, about)
 
 
 def _untagged(turn: dict[str, Any]) -> dict[str, Any]:
@@ -163,9 +168,9 @@ def _untagged(turn: dict[str, Any]) -> dict[str, Any]:
     return {**turn, "content": said, **({"tool_calls": _calls(calls)} if calls else {})}
 
 
-def _muted(messages: list[Any], turns: list[dict[str, Any]], index: int) -> bool:
-    """OpenAI's `weight: 0`: an assistant turn that is context only."""
-    return len(messages) == len(turns) and messages[index].get("weight") == 0
+def _bare(turn: dict[str, Any]) -> dict[str, Any]:
+    """The turn as it goes into a prompt."""
+    return {key: value for key, value in turn.items() if key != MUTED} if MUTED in turn else turn
 
 
 def _turn(before: list[dict[str, Any]], answer: dict[str, Any], tools: Any, extra: dict[str, Any]) -> Draft | Reject:
@@ -188,8 +193,9 @@ def merge_calls(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if turn["role"] == "call":
             calls = read_gold_calls(turn["content"])
             records = [{"type": "function", "function": call.record()} for call in calls]
-            turn = {"role": "assistant", "content": "", "tool_calls": records}
-            if merged and merged[-1]["role"] == "assistant":
+            muted = {MUTED: True} if MUTED in turn else {}
+            turn = {"role": "assistant", "content": "", "tool_calls": records, **muted}
+            if merged and merged[-1]["role"] == "assistant" and (MUTED in merged[-1]) == bool(muted):
                 merged[-1] = {**merged[-1], "tool_calls": [*merged[-1].get("tool_calls", []), *records]}
                 continue
         merged.append(turn)

@@ -21,6 +21,10 @@ def _has(row: dict[str, Any], *keys: str) -> bool:
 def xlam_drafts(row: dict[str, Any], context: Context) -> Drafts:
     """xLAM: `query`, `tools`, `answers`, the latter two often JSON text."""
     extra = {key: value for key, value in row.items() if key not in ("query", "tools", "answers") and value is not None}
+    if not isinstance(row["query"], str):
+        raise Reject("bad_message", f"the query is {type(row['query']).__name__}, expected text")
+    if not row["query"].strip():
+        raise Reject("no_user", "the query is blank")
     yield Draft([{"role": "user", "content": row["query"]}], row["tools"], read_gold_calls(row["answers"]), extra=extra)
 
 

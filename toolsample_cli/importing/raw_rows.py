@@ -1,4 +1,6 @@
-"""Raw rows of JSON arrays, JSON lines and Parquet, one at a time in bounded memory, with the row's number.
+"""Raw rows of JSON, JSON lines, Parquet, Arrow IPC and CSV, one at a time in bounded memory, with the row's number.
+
+What a file is follows from its first bytes, not from its name.
 
 A row's number is what an editor shows: the line of a JSON lines file, else its place from 1. Lone surrogates are
 replaced at the door, because no later column can hold them.
@@ -9,19 +11,20 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from toolsample_cli.errors import DataError, location
+from toolsample_cli.errors import DataError
+from toolsample_cli.importing.tables import kind_of, table_values
 from toolsample_cli.toolcalls.call import MAX_DEPTH
 
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".json.gz", ".jsonl.gz")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".json.gz", ".jsonl.gz", ".csv", ".tsv", ".arrow", ".feather")
 CHUNK = 1 << 20
 LONGEST_ROW = 64 << 20
-"""Longest element of a JSON array in characters; a broken one would otherwise pull the whole file into memory."""
-BATCH = 1024
+"""Longest row in characters; a broken one would otherwise pull the whole file into memory."""
 _DIALOGUES = {"messages", "prompt", "completion", "conversations"}
 
 
@@ -42,15 +45,17 @@ def raw_rows(path: Path) -> Iterator[Raw]:
         raise DataError(f"{path}: no such file or folder")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: 0 bytes, nothing to import")
-    if path.name.endswith(".parquet"):
-        yield from map(_opened, _parquet(path))
+    kind = kind_of(path)
+    if kind is not None:
+        for number, value in enumerate(table_values(path, kind), start=1):
+            yield _opened(Raw(number, value))
         return
     try:
         with _open(path) as handle:
             first = _first_character(handle)
         with _open(path) as handle:
-            yield from map(_opened, _array(path, handle) if first == "[" else _lines(path, handle))
-    except (OSError, EOFError) as error:
+            yield from map(_opened, _array(handle) if first == "[" else _lines(path, handle))
+    except (OSError, EOFError, UnicodeError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
@@ -68,9 +73,14 @@ def _opened(raw: Raw) -> Raw:
 
 def _open(path: Path) -> IO[str]:
     """The file as text; bytes that are not UTF-8 become surrogates, for `_element` to find and name the row."""
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape")
-    return path.open(encoding="utf-8-sig", errors="surrogateescape")
+    with path.open("rb") as handle:
+        head = handle.read(2)
+    opened = gzip.open if head == b"\x1f\x8b" else open
+    with opened(path, "rb") as inner:
+        wide = inner.read(2) in (b"\xff\xfe", b"\xfe\xff")
+    if wide:
+        return opened(path, "rt", encoding="utf-16", errors="strict")
+    return opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape")
 
 
 def _foreign_byte(number: int, text: str) -> Raw | None:
@@ -93,12 +103,12 @@ def _first_character(handle: IO[str]) -> str:
 
 
 def _lines(path: Path, handle: IO[str]) -> Iterator[Raw]:
-    number = 0
-    while line := handle.readline(LONGEST_ROW + 1):
-        number += 1
-        if len(line) > LONGEST_ROW:
-            raise DataError(f"{location(path, row=number)}: longer than {LONGEST_ROW >> 20} MiB")
-        if line.strip():
+    for number, line in enumerate(iter(lambda: handle.readline(LONGEST_ROW), ""), start=1):
+        if len(line) == LONGEST_ROW and not line.endswith("\n"):
+            while (more := handle.readline(CHUNK)) and not more.endswith("\n"):
+                pass
+            yield Raw(number, fault=f"longer than {LONGEST_ROW >> 20} MiB", text=line[:CHUNK])
+        elif line.strip():
             yield _line(path, number, line)
 
 
@@ -115,59 +125,99 @@ def _line(path: Path, number: int, line: str) -> Raw:
                 f"{path}: one JSON object over many lines", hint="expected an array of rows, or one row per line"
             ) from None
         return Raw(number, fault=f"not valid JSON: {error.msg} at column {error.colno}", text=line)
+    except ValueError:
+        return Raw(number, fault=DIGITS, text=line)
 
 
-def _array(path: Path, handle: IO[str]) -> Iterator[Raw]:
-    """Elements of one JSON array, decoded from a window that grows only while an element is not whole."""
-    window = handle.read(CHUNK)
-    while not window.lstrip():
-        window = handle.read(CHUNK)
-    window = window.lstrip()[1:]
-    number, at, ended = 0, 0, False
+def _array(handle: IO[str]) -> Iterator[Raw]:
+    """Elements of one JSON array, or of several one after another, from a window that grows while one is not whole.
+
+    A fault is the last row: where a broken element ends, nobody can say.
+    """
+    window, at, number, first, inside, ended = "", 0, 0, True, False, False
     while True:
-        where = location(path, row=number + 1)
-        found = _next_element(window, at, number == 0, ended, where)
-        if found is _CLOSED:
+        found = _next(window, at, first, inside, ended)
+        if isinstance(found, _Fault):
+            yield Raw(number + 1, fault=found.text, text=window[at : at + CHUNK])
             return
-        if found is not None:
-            value, begin, end = found
-            number += 1
-            text = window[begin:end]
-            yield _foreign_byte(number, text) or _element(number, value, text)
-            window, at = (window[end:], 0) if end > CHUNK else (window, end)
-        elif ended:
-            raise DataError(f"{where}: the array is not closed")
-        elif len(window) - at > LONGEST_ROW:
-            raise DataError(f"{where}: broken, or longer than {LONGEST_ROW >> 20} MiB")
-        else:
+        if found is None and len(window) - at > LONGEST_ROW:
+            yield Raw(number + 1, fault=f"broken, or longer than {LONGEST_ROW >> 20} MiB", text=window[at : at + CHUNK])
+            return
+        if found is None and ended:
+            if inside:
+                yield Raw(number + 1, fault="the array is not closed", text=window[at : at + CHUNK])
+            return
+        if found is None:
             more = handle.read(max(CHUNK, len(window) - at))
             window, at, ended = window[at:] + more, 0, not more
+        elif isinstance(found, _Bracket):
+            inside, first, at = found.opens, True, found.end
+        else:
+            number, first = number + 1, False
+            text = window[found.begin : found.end]
+            yield (
+                _foreign_byte(number, text)
+                or (Raw(number, fault=found.fault, text=text) if found.fault else None)
+                or _element(number, found.value, text)
+            )
+            window, at = (window[found.end :], 0) if found.end > CHUNK else (window, found.end)
 
 
-_CLOSED = (None, 0, 0)
+class _Fault(NamedTuple):
+    text: str
+
+
+class _Bracket(NamedTuple):
+    """The array's beginning or end."""
+
+    opens: bool
+    end: int
+
+
+class _Found(NamedTuple):
+    value: Any
+    begin: int
+    end: int
+    fault: str = ""
+
+
 _decode = json.JSONDecoder().raw_decode
+_decode_digits = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= 4300 else 0).raw_decode
+DIGITS = "a number of more than 4,300 digits"
 
 
-def _next_element(window: str, at: int, first: bool, ended: bool, where: str) -> tuple[Any, int, int] | None:
-    """(element, its begin, its end), _CLOSED at the array's end, or None when more text is needed."""
+def _next(window: str, at: int, first: bool, inside: bool, ended: bool) -> _Found | _Bracket | _Fault | None:
+    """The next element or bracket, what is wrong with it, or None when more text is needed."""
     at = _blank(window, at)
-    if window[at : at + 1] == "]":
-        return _CLOSED
-    if not first and at < len(window):
-        if window[at] != ",":
-            raise DataError(f"{where}: not valid JSON: expected a comma before it")
-        at = _blank(window, at + 1)
     if at >= len(window):
         return None
+    if not inside:
+        return (
+            _Bracket(True, at + 1) if window[at] == "[" else _Fault(f"text behind the array: {window[at : at + 40]!r}")
+        )
+    if window[at] == "]":
+        return _Bracket(False, at + 1)
+    if not first:
+        if window[at] != ",":
+            return _Fault("not valid JSON: expected a comma before it")
+        at = _blank(window, at + 1)
+        if at >= len(window):
+            return None
     try:
         value, end = _decode(window, at)
+        fault = ""
     except json.JSONDecodeError as error:
         if not ended and (error.pos >= len(window) - 32 or error.msg.startswith("Unterminated string")):
             return None
-        raise DataError(f"{where}: not valid JSON: {error.msg}") from None
+        return _Fault(f"not valid JSON: {error.msg}")
     except RecursionError:
-        raise DataError(f"{where}: nested too deeply") from None
-    return (value, at, end) if end < len(window) or ended else None
+        return _Fault("nested too deeply")
+    except ValueError:  # an integer too long to be written out again; where it ends is known
+        value, end = _decode_digits(window, at)
+        fault = DIGITS
+    if end >= len(window) and not ended:
+        return None
+    return _Found(value, at, end, fault)
 
 
 def _blank(text: str, at: int) -> int:
@@ -208,48 +258,3 @@ def _whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {_whole(key): _whole(item) for key, item in value.items()}
     return value
-
-
-def _parquet(path: Path) -> Iterator[Raw]:
-    import polars as pl
-
-    number = 0
-    decoders: dict[str, Callable[[Any], Any]] = {}
-    try:
-        scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
-        for batch in _batches(scan):
-            decoders = decoders or {name: _decoder(dtype) for name, dtype in batch.schema.items()}
-            # a missing number is NaN where pandas wrote the file
-            batch = batch.with_columns(pl.selectors.float().fill_nan(None))
-            for row in batch.iter_rows(named=True):
-                number += 1
-                yield Raw(number, {name: decode(row[name]) for name, decode in decoders.items()})
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"{location(path, row=number + 1)}: not a readable Parquet file: {error}") from None
-
-
-def _decoder(dtype: Any) -> Callable[[Any], Any]:
-    """What turns a value of this type into plain values: JSON columns of `datasets` arrive as text, however deep."""
-    if "arrow.json" not in repr(dtype):
-        return _as_it_is
-    if repr(dtype).startswith("Extension"):
-        return lambda value: None if value is None else json.loads(value)
-    if hasattr(dtype, "fields"):
-        inner = {field.name: _decoder(field.dtype) for field in dtype.fields}
-        return lambda value: value and {name: decode(value[name]) for name, decode in inner.items()}
-    element = _decoder(dtype.inner)
-    return lambda value: value and [element(item) for item in value]
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _batches(scan: Any) -> Iterator[Any]:
-    if hasattr(scan, "collect_batches"):
-        yield from scan.collect_batches(chunk_size=BATCH)
-        return
-    offset = 0  # older polars
-    while (batch := scan.slice(offset, BATCH).collect()).height:
-        yield batch
-        offset += batch.height

@@ -85,6 +85,8 @@ def drafts(row: dict[str, Any], context: Context) -> Drafts:
     system = next((m["content"] for m in messages if m["role"] == "system"), "")
     draft = gold_of(gold.strip())
     draft.messages, draft.tools, draft.extra = messages, tools_of(system), extra
+    if isinstance(extra.get("split"), str):
+        draft.split = extra["split"]
     yield draft
 
 

@@ -16,7 +16,12 @@ _ROLE = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 
 def _looks_like(row: dict[str, Any]) -> bool:
     turns = row.get("conversations")
-    return isinstance(turns, list) and bool(turns) and isinstance(turns[0], dict) and "from" in turns[0]
+    return (
+        isinstance(turns, list)
+        and bool(turns)
+        and isinstance(turns[0], dict)
+        and ("from" in turns[0] or "role" in turns[0])
+    )
 
 
 def drafts(row: dict[str, Any], context: Context) -> Drafts:
@@ -43,8 +48,9 @@ def glaive_drafts(row: dict[str, Any], context: Context) -> Drafts:
     turns = []
     for mark, end in zip(marks, ends, strict=True):
         value = text[mark.end() : end].replace("<|endoftext|>", "").strip()
-        if value.startswith("<functioncall>"):
-            turns.append({"role": "assistant", "tool_calls": [_glaive_call(value.removeprefix("<functioncall>"))]})
+        if mark[1] == "ASSISTANT" and "<functioncall>" in value:
+            said, *calls = value.split("<functioncall>")
+            turns.append({"role": "assistant", "content": said.strip(), "tool_calls": [*map(_glaive_call, calls)]})
         else:
             turns.append({"role": _ROLE[mark[1]], "content": value})
     yield from conversation(turns, _glaive_tools(str(row.get("system") or "")), context, {})

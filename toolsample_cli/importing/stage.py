@@ -23,6 +23,7 @@ from toolsample_cli.importing.bfcl_questions import read_answers
 from toolsample_cli.importing.hub import PREFIX
 from toolsample_cli.importing.raw_rows import Raw, raw_rows
 from toolsample_cli.importing.sources import Source, sources
+from toolsample_cli.importing.splits import known_split, split_of_file, split_of_row
 from toolsample_cli.importing.task_builder import Builder
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import refuse_nested
@@ -35,6 +36,8 @@ ROWS = 8192
 """Tasks in one shard."""
 BYTES = 64 << 20
 """... or fewer, when their text is longer than this."""
+MISFIT = (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError)
+"""What a row of another shape does to the code that reads its format: it becomes a reject, never the end."""
 BENCHMARK = re.compile(r"(live_)?(simple|multiple|parallel|parallel_multiple|irrelevance|relevance)(_python)?_\d[\d-]*")
 """Ids of BFCL's questions: in training data they mean that the benchmark has leaked into it."""
 
@@ -115,11 +118,13 @@ def _refuse(found: list[Source], config: ImportConfig) -> None:
 
 
 def _builder(source: Source, config: ImportConfig) -> Builder:
-    split = config.split if config.split != "auto" else ("test" if source.format.test else "train")
+    split = "test" if source.format.test else ("" if config.split == "auto" else config.split)
     protocol = config.protocol if config.protocol != "auto" else source.format.protocol
     stem = source.path.name.partition(".")[0]
     worded = not source.format.verbatim and not PROTOCOLS[protocol].tools_in_template
-    return Builder(config.source or stem, split, protocol, config.license, worded)
+    return Builder(
+        config.source or stem, split, split_of_file(source.path) or "train", protocol, config.license, worded
+    )
 
 
 def _fill(
@@ -134,7 +139,8 @@ def _fill(
             builder = (source, _same_ids(_builder(source, config), builder))
             answers = {key: gold for file in source.answers for key, gold in read_answers(file).items()}
             context = Context(config.turns, answers, source.path.name)
-        for item in _built(source, raw, config, builder[1], context):
+        for place, item in enumerate(_built(source, raw, config, builder[1], context)):
+            counts["further_answers"] += place > 0
             if isinstance(item, Reject):
                 dropped[item.reason] += 1
                 rejects.add(_reject_row(source, raw, item))
@@ -145,6 +151,8 @@ def _fill(
             else:
                 dropped["not_in_ids"] += 1
     account.dropped = dict(dropped)
+    if further := counts.pop("further_answers", 0):
+        account.extra["further answers"] = further  # rows that gave several: in + further = out + dropped
     account.extra["flagged"] = counts["flagged"]
     if counts["flagged"]:
         account.extra["flagged rows"] = "those whose gold_issues_json is not []"
@@ -186,13 +194,35 @@ def _built(
     if not isinstance(raw.value, dict):
         yield Reject("not_an_object", f"the row is {type(raw.value).__name__}")
         return
+    made = False
     try:
         for draft in source.format.drafts(raw.value, context):
+            made = True
+            if isinstance(draft, Draft):
+                draft.split = known_split(draft.split) or split_of_row(raw.value)
+                draft.license = _license(raw.value)
             yield _row(builder, draft) if isinstance(draft, Draft) else draft
     except Reject as reject:
         yield reject
     except RecursionError:  # in JSON that stands as text inside the row
         yield Reject("too_deep", "nested too deeply")
+    except MISFIT as error:
+        yield Reject("misfit", _misfit(source.format.name, error))
+    else:
+        if not made:
+            yield Reject("no_task", "nothing in it to learn from")
+
+
+def _license(row: dict[str, Any]) -> str:
+    named = next((row[key] for key in ("license", "licence") if isinstance(row.get(key), str)), "")
+    return named.strip()
+
+
+def _misfit(form: str, error: Exception) -> str:
+    """What is odd about a row that does not have the form of its format."""
+    if isinstance(error, KeyError):
+        return f"not a row of {form}: the key {error} is missing"
+    return f"not a row of {form}: {type(error).__name__}: {error}"
 
 
 def _row(builder: Builder, draft: Draft) -> dict[str, Any] | Reject:
@@ -200,10 +230,14 @@ def _row(builder: Builder, draft: Draft) -> dict[str, Any] | Reject:
         return builder.row(draft)
     except Reject as reject:
         return reject
+    except RecursionError:
+        return Reject("too_deep", "nested too deeply")
+    except MISFIT as error:
+        return Reject("misfit", f"cannot be stored: {type(error).__name__}: {error}")
 
 
 def _reject_row(source: Source, raw: Raw, reject: Reject) -> dict[str, Any]:
-    text = raw.text if raw.fault is not None else canonical(raw.value)
+    text = raw.text if raw.fault is not None else _shown(raw.value)
     return {
         "file": source.label,
         "row": raw.number,
@@ -211,6 +245,13 @@ def _reject_row(source: Source, raw: Raw, reject: Reject) -> dict[str, Any]:
         "detail": str(reject)[:1000],
         "raw_json": text[:4000],
     }
+
+
+def _shown(value: Any) -> str:
+    try:
+        return canonical(value)
+    except MISFIT:  # keys of mixed kinds, from a table or a Python literal
+        return repr(value)
 
 
 def _count(row: dict[str, Any], counts: Counter[str]) -> None:

@@ -29,11 +29,13 @@ _SCORE = ScoreConfig()
 class Builder:
     """Turns drafts into rows of `schema.TASKS`; remembers ids, so that exact repeats get `-2`, `-3` ...
 
-    `worded`: the prompt does not carry the tools yet and its protocol's template will not add them.
+    `split` is that of all rows; where it is empty, the row's own or else `fallback`. `worded`: the
+    prompt does not carry the tools yet and its protocol's template will not add them.
     """
 
     source: str
     split: str
+    fallback: str
     protocol: str
     license: str
     worded: bool = False
@@ -64,7 +66,7 @@ class Builder:
         return {
             "task_id": self._identify(canonical(messages), canonical(tools), canonical(records)),
             "source": self.source,
-            "split": self.split,
+            "split": self.split or draft.split or self.fallback,
             "category": draft.category or category_of(kind, len(calls), len(tools)),
             "protocol": self.protocol,
             "messages_json": as_written(messages),
@@ -76,7 +78,7 @@ class Builder:
             "demos_json": "[]",
             "demo_task_ids": [],
             "parent_task_id": None,
-            "license": self.license,
+            "license": self.license or draft.license,
             "extra_json": canonical(draft.extra),
         }
 
@@ -101,12 +103,28 @@ class Builder:
 
 
 def _unpadded(call: Call, tools: list[dict[str, Any]]) -> Call:
-    """Without nulls under names that the call's own tool does not know: other tools' columns of a table."""
+    """Without nulls that pad a table: under names its tool does not know, or that may be left out but not be null."""
     schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), None)
     if schema is None or None not in call.arguments.values():
         return call
-    known = schema.get("properties", {})
-    return Call(call.name, {k: value for k, value in call.arguments.items() if value is not None or k in known})
+    known, required = schema.get("properties", {}), schema.get("required", ())
+    meant = {name for name in known if name in required or _takes_null(known[name])}
+    return Call(call.name, {k: value for k, value in call.arguments.items() if value is not None or k in meant})
+
+
+def _takes_null(schema: Any) -> bool:
+    """Whether null may be a value of this schema, as far as its own keywords tell."""
+    if not isinstance(schema, dict):
+        return schema is not False
+    kinds = schema.get("type", "null")
+    if "null" not in (kinds if isinstance(kinds, list) else [kinds]):
+        return False
+    if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+        return False
+    if "const" in schema:
+        return schema["const"] is None
+    choices = [schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    return all(any(map(_takes_null, options)) for options in choices)
 
 
 def _unpadded_message(message: dict[str, Any], tools: list[dict[str, Any]]) -> dict[str, Any]:

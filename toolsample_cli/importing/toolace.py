@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from toolsample_cli.importing.base import Context, Drafts, Format, Reject
@@ -59,7 +60,7 @@ def system_tools(system: str) -> list[Any]:
 
 
 def python_calls(text: str) -> list[Call]:
-    """Calls of `[name(key=literal, ...), ...]`. Raises Reject."""
+    """Calls of `[name(key=literal, ...), ...]`: names may hold brackets, keys dashes or keywords. Raises Reject."""
     body = text.strip()[1:-1]
     if len(body) > _LONGEST:
         raise Reject("bad_call", f"calls of {len(body)} characters")
@@ -67,6 +68,13 @@ def python_calls(text: str) -> list[Call]:
     while body[at:].strip(" \n,"):
         opening = body.find("(", at)
         closing = _closing(body, opening) if opening >= 0 else -1
+        while (
+            closing >= 0 and (next_one := body.find("(", closing)) >= 0 and not body[closing + 1 : next_one].strip(" ")
+        ):
+            opening, closing = (
+                next_one,
+                _closing(body, next_one),
+            )  # `name (v2)(a=1)`: the last group holds the arguments
         if closing < 0:
             raise Reject("bad_call", f"brackets do not match: {body[at : at + 80]!r}")
         name = body[at:opening].strip(" \n,")
@@ -95,13 +103,40 @@ def _closing(text: str, opening: int) -> int:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    try:
-        call = ast.parse(f"f({text.strip()})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(item.arg is None for item in call.keywords):
-            raise Reject("bad_call", f"arguments without names: {text[:80]!r}")
-        return {str(item.arg): _literal(item.value) for item in call.keywords}
-    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
-        raise Reject("bad_call", f"arguments are no literals: {text[:80]!r}") from None
+    found: dict[str, Any] = {}
+    for part in _parts(text):
+        key, sign, value = part.partition("=")
+        key = key.strip()
+        if not sign or not key or not re.fullmatch(r"[^\W\d][\w.\- ]*", key):
+            raise Reject("bad_call", f"an argument without a name: {part.strip()[:80]!r}")
+        if key in found:
+            raise Reject("bad_call", f"the argument {key} is given twice")
+        try:
+            found[key] = _literal(ast.parse(value.strip(), mode="eval").body)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            raise Reject("bad_call", f"an argument is no literal: {part.strip()[:80]!r}") from None
+    return found
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The text cut at commas outside brackets and quotes."""
+    depth, quote, skip, start = 0, "", False, 0
+    for index, char in enumerate(text):
+        if skip:
+            skip = False
+        elif quote:
+            skip, quote = char == "\\", "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth == 0:
+            yield text[start:index]
+            start = index + 1
+    if text[start:].strip():
+        yield text[start:]
 
 
 def _literal(node: ast.expr) -> Any:
