@@ -20,6 +20,9 @@ def silent(_: object) -> None:
     return None
 
 
+_piped: dict[Path, frozenset[str]] = {}
+
+
 @dataclass(frozen=True)
 class Options:
     """Options common to all stages.
@@ -44,9 +47,19 @@ class Options:
         """Task ids from the `--ids` file (one per line), or None for all."""
         if self.ids is None:
             return None
-        if not self.ids.exists():
-            raise DataError(f"{self.ids}: no such file", hint="--ids takes a text file with one task id per line")
-        return frozenset(line.strip() for line in self.ids.read_text(encoding="utf-8").splitlines() if line.strip())
+        if self.ids in _piped:
+            return _piped[self.ids]
+        hint = "--ids takes a text file with one task id per line"
+        try:
+            lines = self.ids.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            raise DataError(f"{self.ids}: no such file", hint=hint) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.ids}: cannot be read: {error}", hint=hint) from None
+        found = frozenset(line.strip() for line in lines if line.strip())
+        if not self.ids.is_file():  # a pipe, as in --ids <(toolsample inspect ... --ids), gives its lines once
+            _piped[self.ids] = found
+        return found
 
     def refuse_slice(self, stage: str, hint: str) -> None:
         """ConfigError for `--slice` given to a stage whose work cannot be cut."""

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -157,6 +159,16 @@ def test_ids_feed_other_commands(run, tmp_path, capsys):
     (tmp_path / "ids").write_text(capsys.readouterr().out)
     arguments = [str(run / "round-1" / "tasks"), str(run / "round-2" / "rollouts"), "-o", str(tmp_path / "scores")]
     assert command(["score", *arguments, "--ids", str(tmp_path / "ids")]) == 0
+    assert open_folder(tmp_path / "scores", schema.SCORES).load()["task_id"].n_unique() == 1
+
+
+def test_ids_may_come_through_a_pipe(run, tmp_path):
+    """`--ids <(toolsample inspect ... --ids)`: a pipe gives its lines once, a stage asks for them more than once."""
+    ids = f"{sys.executable} -m toolsample_cli inspect {run}/round-2 --ask newly-broken --ids"
+    score_it = (
+        f"{sys.executable} -m toolsample_cli score {run}/round-1/tasks {run}/round-2/rollouts -o {tmp_path}/scores"
+    )
+    subprocess.run(["bash", "-c", f"{score_it} --ids <({ids})"], check=True, capture_output=True)
     assert open_folder(tmp_path / "scores", schema.SCORES).load()["task_id"].n_unique() == 1
 
 
