@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from toolsample_cli.toolcalls.plain_schema import is_plain
+from toolsample_cli.toolcalls.schema_check import is_schema
 from toolsample_cli.toolcalls.tool_schema import Unreadable, read_literal, read_parameters, read_tool, read_tools
 from toolsample_cli.toolcalls.type_names import read_type
 
@@ -185,9 +185,9 @@ def test_whatever_comes_is_refused_or_becomes_a_schema(raw):
 
 @settings(max_examples=150, deadline=None)
 @given(JSON)
-def test_plain_never_says_yes_to_what_the_meta_schema_refuses(raw):
-    if is_plain(raw):
+def test_the_fast_check_never_says_yes_to_what_the_meta_schema_refuses(raw):
+    if is_schema(raw):
         try:
             Draft202012Validator.check_schema(raw)
         except SchemaError as error:  # pragma: no cover
-            raise AssertionError(f"{raw} is called plain: {error.message}") from None
+            raise AssertionError(f"{raw} is called a schema: {error.message}") from None

@@ -19,8 +19,9 @@ from toolsample_cli.importing.tools_in_words import with_tools_in_words
 from toolsample_cli.score.scorer import Gold, score_text
 from toolsample_cli.toolcalls.call import Call, as_written, canonical, read_calls
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
+from toolsample_cli.toolcalls.schema_check import UnusableSchema, schema_check
 from toolsample_cli.toolcalls.tool_schema import Unreadable, read_tools
-from toolsample_cli.toolcalls.tools import plain_check, toolbox, validator
+from toolsample_cli.toolcalls.tools import toolbox
 
 _SCORE = ScoreConfig()
 
@@ -185,15 +186,12 @@ def doubts(calls: tuple[Call, ...], tools: list[dict[str, Any]]) -> list[dict[st
 
 
 def _breaches(schema: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    plain = plain_check(schema)
-    if plain is not None and plain(arguments):
-        return
     try:
-        for error in validator(schema).iter_errors(arguments):
+        for error in schema_check(schema).faults(arguments):
             at = ".".join(map(str, error.absolute_path))
             yield {"issue": _issue(error), "at": at, "detail": error.message[:200]}
-    except (LookupError, RecursionError, ValueError) as fault:  # a schema whose references lead nowhere, or in circles
-        yield {"issue": "unusable_schema", "at": "", "detail": type(fault).__name__}
+    except UnusableSchema as fault:  # its references lead nowhere, or it names unknown types
+        yield {"issue": "unusable_schema", "at": "", "detail": str(fault)}
 
 
 def _open_ended(schema: dict[str, Any]) -> bool:

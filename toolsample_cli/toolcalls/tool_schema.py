@@ -15,7 +15,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 
-from toolsample_cli.toolcalls.plain_schema import KEYWORDS, is_plain
+from toolsample_cli.toolcalls.schema_check import KEYWORDS, is_schema
 from toolsample_cli.toolcalls.type_names import read_type
 
 DEPTH = 48
@@ -359,7 +359,7 @@ def _leads_somewhere(reference: str, schema: dict[str, Any]) -> bool:
 
 
 def _repaired(schema: dict[str, Any]) -> dict[str, Any]:
-    return schema if is_plain(schema) else json.loads(_repaired_text(json.dumps(schema)))
+    return schema if is_schema(schema) else json.loads(_repaired_text(json.dumps(schema)))
 
 
 @functools.lru_cache(maxsize=4096)
