@@ -257,18 +257,6 @@ def test_further_rewards_and_own_components(tmp_path: Path) -> None:
         run(tasks, rollouts, out=tmp_path / "s", config=config, options=Options(overwrite=True))
 
 
-def test_the_help_names_what_the_tables_hold() -> None:
-    """The command's help is static, so that it stays light; it may not fall behind."""
-    from typer.testing import CliRunner
-
-    from toolsample_cli.cli.app import build
-    from toolsample_cli.score.rewards import REWARDS
-    from toolsample_cli.score.scorer import QUIRKS
-
-    shown = CliRunner().invoke(build(), ["score", "--help"], env={"COLUMNS": "200"}).output
-    assert not [name for name in (*REWARDS, *QUIRKS, *PROTOCOLS) if name not in shown]
-
-
 def test_forced_protocol_and_unknown_protocol(tmp_path: Path) -> None:
     """`--protocol` wins over the task's own; a wrong one is a usage error with the nearest name."""
     text = PROTOCOLS["hermes"].render([Call("book", {"n": 1})])
