@@ -24,13 +24,15 @@ from toolsample_cli.bfcl.checker import Checker
 from toolsample_cli.bfcl.inside import pycalls
 from toolsample_cli.bfcl.judging import judge, judge_all
 from toolsample_cli.bfcl.questions import official_question, read_questions
-from toolsample_cli.bfcl.stage import Against, QuestionSource, run
+from toolsample_cli.bfcl.stage import Against, QuestionSource, _as_trained, run
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import ConfigError, MissingDependency, StageFailure
 from toolsample_cli.models.chat import SELF_EXAMPLES
+from toolsample_cli.models.prompting import prompting_of
 from toolsample_cli.rollout.engines import server_client
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.journal import Journal
+from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Options
 
@@ -303,6 +305,30 @@ def test_rlla_takes_its_system_prompt_from_the_tasks_a_model_was_trained_on(tmp_
         output.finish()
     with pytest.raises(ConfigError, match="no task with an RLLA system prompt"):
         toolrl_prompt.template(tmp_path / "other")
+
+
+def test_a_checkpoint_is_asked_as_its_record_says(tmp_path: Path):
+    """Protocol, RLLA's system prompt and self-made examples; what is given on the command line comes first."""
+    system = "Our words.\n\n**Tools**\n1. Name: old\nDescription: d\nParameters: {}\n\n**Format** x"
+    row = {column.name: "" for column in schema.TASKS.columns} | {
+        "task_id": "a", "protocol": "rlla", "gold_kind": "none", "demo_task_ids": [], "parent_task_id": None,
+        "messages_json": json.dumps([{"role": "system", "content": system}, {"role": "user", "content": "u"}]),
+    }  # fmt: skip
+    with Output(tmp_path / "tasks", schema.TASKS, {}) as output:
+        output.write(0, schema.frame(schema.TASKS, [row]))
+        output.finish()
+    asked = prompting_of(open_folder(tmp_path / "tasks", schema.TASKS), self_examples=True)
+    (tmp_path / "model" / "trainer").mkdir(parents=True)
+    state = {"rounds": 1, "config": {"lr": 1e-6, "prompting": asked.record()}}
+    (tmp_path / "model" / "trainer" / "state.json").write_text(json.dumps(state))
+    config, found = _as_trained(str(tmp_path / "model"), EvalConfig())
+    assert (config.protocol, config.self_examples) == ("rlla", True)
+    assert toolrl_prompt.system(found, [{"name": "new", "parameters": {}}]).startswith(
+        "Our words.\n\n**Tools**\n1. Name: new"
+    )
+    given = EvalConfig(protocol="hermes")
+    assert _as_trained(str(tmp_path / "model"), given) == (given, None)
+    assert _as_trained(str(tmp_path), EvalConfig()) == (given, None)
 
 
 def test_rlla_replies_are_read_as_toolrls_own_handler_reads_them():

@@ -35,6 +35,7 @@ from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.hashing import digest
 from toolsample_cli.json_types import Row
 from toolsample_cli.models.digests import model_digest
+from toolsample_cli.models.prompting import trained_prompting
 from toolsample_cli.rollout.types import check_start
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.disk import check_room
@@ -79,6 +80,7 @@ def run(
 ) -> Account:
     """Ask and judge; see `toolsample eval-bfcl --help`."""
     out = Path(out) if Path(out).name else Path(out).resolve()
+    config, system = _as_trained(model, config)
     prompts.check_protocol(config.protocol)
     if against:
         prompts.check_protocol(against.protocol)
@@ -86,7 +88,8 @@ def run(
     options.refuse_slice("eval-bfcl", "name other --categories on each machine")
     refuse_nested(out)
     account = Account("eval-bfcl", wrote=None if options.dry_run else out)
-    evaluation = Evaluation(sources, config, options)
+    account.extra["protocol"] = config.protocol
+    evaluation = Evaluation(sources, config, options, system)
     if options.dry_run:
         for name in (model, *([against.model] if against else [])):
             check_start(config.backend, name)
@@ -118,6 +121,17 @@ def _evaluate(
     return account
 
 
+def _as_trained(model: str, config: EvalConfig) -> tuple[EvalConfig, str | None]:
+    """The config with `auto` resolved, and RLLA's system prompt where the checkpoint records one to be used."""
+    if config.protocol != "auto":
+        return config, None
+    trained = trained_prompting(model)
+    if trained is None:
+        return replace(config, protocol="hermes"), None
+    known = replace(config, protocol=trained.protocol, self_examples=config.self_examples or trained.self_examples)
+    return known, None if config.prompt_like else trained.system
+
+
 class Evaluated(NamedTuple):
     """What one model's evaluation left: summary.json and the rows of entries."""
 
@@ -132,8 +146,8 @@ class Evaluated(NamedTuple):
 class Evaluation:
     """One set of questions for one or two models; every model gets a checker process of its own."""
 
-    def __init__(self, sources: QuestionSource, config: EvalConfig, options: Options) -> None:
-        self.sources, self.config, self.options = sources, config, options
+    def __init__(self, sources: QuestionSource, config: EvalConfig, options: Options, system: str | None) -> None:
+        self.sources, self.config, self.options, self.system = sources, config, options, system
         self.ranked = sources.entries is None and "memory_kv" in self.runnable()
 
     @property
@@ -208,7 +222,7 @@ class Evaluation:
     ) -> None:
         if all(journal.answered(question.id) for question in questions):
             return
-        rlla = toolrl_prompt.template(Path(config.prompt_like) if config.prompt_like else None)
+        rlla = self.system or toolrl_prompt.template(Path(config.prompt_like) if config.prompt_like else None)
         style = prompts.Style(config.protocol, checker.prompted, rlla)
         self.options.phase("loading the model")
         asked = open_model(model, config.protocol, config)

@@ -7,19 +7,16 @@ question's, so that it is theirs to the letter. Without such tasks our own wordi
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.json_types import Row
+from toolsample_cli.models.prompting import SLOT, rlla_system
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.toolcalls.call import loads
-
-_TOOLS = re.compile(r"^1\. Name: .*?(?=\n\n\S|\Z)", re.DOTALL | re.MULTILINE)
-_SLOT = "{tools}"
 
 OWN = """\
 You answer a user over several turns and may call tools to do so.
@@ -55,13 +52,9 @@ def template(tasks: Path | None) -> str:
     """A system prompt with `{tools}` where the tools go; ConfigError when the tasks hold no RLLA prompt."""
     if tasks is None:
         return OWN
-    folder = open_folder(tasks, schema.TASKS)
-    for _, frame in folder.frames(["task_id", "protocol", "messages_json"]):
-        for row in frame.iter_rows(named=True):
-            messages = json.loads(row["messages_json"])
-            text = messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
-            if row["protocol"] == "rlla" and _TOOLS.search(text):
-                return _TOOLS.sub(lambda _: _SLOT, text, count=1)
+    for _, frame in open_folder(tasks, schema.TASKS).frames(["protocol", "messages_json"]):
+        if (found := rlla_system(frame)) is not None:
+            return found
     raise ConfigError(f"{tasks}: no task with an RLLA system prompt", hint="--prompt-like takes imported RLLA tasks")
 
 
@@ -72,7 +65,7 @@ def system(text: str, functions: Sequence[Row]) -> str:
         f"Parameters: {json.dumps((function.get('parameters') or {}).get('properties', {}), ensure_ascii=False)}"
         for number, function in enumerate(functions, 1)
     )
-    return text.replace(_SLOT, listed, 1)
+    return text.replace(SLOT, listed, 1)
 
 
 def messages(text: str, functions: Sequence[Row], turns: Sequence[Row]) -> list[Row]:

@@ -114,7 +114,9 @@ class EvalConfig:
         "simple_python,multiple,parallel,parallel_multiple,irrelevance", "comma-separated categories or groups"
     )
     protocol: str = knob(
-        "hermes", "how the model is asked and writes its calls; `prompting`: BFCL's own prompt and Python calls"
+        "auto",
+        "how the model is asked and writes its calls; `prompting`: BFCL's own prompt and Python calls; `auto`: as the "
+        "checkpoint was trained, with its prompt, else hermes",
     )
     backend: str = knob(
         "transformers",

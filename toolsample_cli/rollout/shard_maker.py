@@ -28,7 +28,7 @@ from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import Account, Options
 
 TOO_LONG = "prompt_too_long"
-FREE = frozenset({"n", "base_url", "tensor_parallel"})
+FREE = frozenset({"n", "base_url", "tensor_parallel", "prompting"})
 """Settings that may change between runs into one folder: they do not touch rows that are there."""
 
 Key = tuple[str, int]

@@ -11,6 +11,7 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.json_types import Row
+from toolsample_cli.models.prompting import prompting_of
 from toolsample_cli.rollout.engines.model_defaults import with_model_settings
 from toolsample_cli.rollout.finished import finished_rows, rows_there
 from toolsample_cli.rollout.ray import run_on_ray
@@ -50,6 +51,8 @@ def run(
         return Account("rollout", rows_in=len(plan.ids), extra={**idle, **would})
     options.expect(total)
     record = _lineage(model, config, options)
+    asked = prompting_of(plan.folder, config.self_examples)
+    record["prompting"] = asked.record() if asked else None
     if config.ray:
         return run_on_ray(plan, out, model, config, record, options)
     if engine is None and not options.overwrite:

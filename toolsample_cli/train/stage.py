@@ -20,9 +20,11 @@ import torch
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError, EmptyBatch, StageFailure
+from toolsample_cli.json_types import Json
 from toolsample_cli.models.chat import Chat, load_tokenizer
 from toolsample_cli.models.digests import model_digest
 from toolsample_cli.models.loading import set_threads
+from toolsample_cli.models.prompting import prompting_of
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.disk import check_room
 from toolsample_cli.shards.locks import FolderLock
@@ -71,6 +73,7 @@ def run(
         raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
     account = Account("train", wrote=None if options.dry_run else out)
     record = {**as_record(config), **options.selection()}
+    record["prompting"] = _prompting(folders)
     inputs = {name: folder.digest for name, folder in folders.items()} | {"model": model_digest(model)}
     before = (checkpoint.read_position(Path(model)) if Path(model).is_dir() else None) or Position()
     preconditions.refuse_other_base(model, before, config)
@@ -104,6 +107,14 @@ def _lock(out: Path, options: Options) -> Iterator[None]:
     with FolderLock(out, out.parent / f"{out.name}.tmp", enabled=options.lock):
         checkpoint.sweep(out)
         yield
+
+
+def _prompting(folders: dict[str, Folder]) -> Json:
+    """How the policy was asked, as its rollouts or the tasks of an SFT round tell."""
+    if "rollouts" in folders:
+        return folders["rollouts"].config.get("prompting")
+    asked = prompting_of(folders["tasks"], self_examples=False)
+    return asked.record() if asked else None
 
 
 def _open(source: Path, batch: Path | None, tasks: Path | None, config: TrainConfig) -> dict[str, Folder]:
