@@ -1,4 +1,4 @@
-"""Memory of a process, told the same way by every benchmark."""
+"""Memory of a process, measured the same way by every benchmark."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def bound(folder: Path) -> dict:
 
 
 def naive(folder: Path) -> dict:
-    """The plain ToolRL formula, row by row, as it stands in the paper; writes the reward beside the ids."""
+    """The plain ToolRL formula, row by row, as published; writes the reward beside the ids."""
     import polars as pl
 
     start, wall = time.process_time(), time.perf_counter()

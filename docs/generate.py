@@ -22,7 +22,7 @@ SETTINGS = """Flags of the commands, and keys of their tables in a recipe: `--ma
 NAMES = """What a setting may name, from the tables in the code."""
 
 SHARDS = """Arguments, schemas and messages are compact JSON text. Tasks keep keys in the order of their source, as
-models see them; ids do not depend on it. `<folder>.manifest.json` stands beside each folder of shards;
+models see them; ids do not depend on it. `<folder>.manifest.json` lies beside each folder of shards;
 every footer carries the settings and the digests of the inputs it was made from."""
 
 

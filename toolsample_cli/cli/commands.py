@@ -6,6 +6,7 @@ Stages are imported when their command runs, so that `--help` stays instant.
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -215,6 +216,7 @@ def run(
     Everything happens in one process, with one table of settings per stage, for several arms and seeds; each stage
     writes what the single command would write. Resumable at any moment.
     """
+    began = time.monotonic()
     from toolsample_cli.experiment.recipe import parse_seeds, plans
 
     given = {"corpus": corpus, "model": model, "rounds": rounds, "heldout": heldout}
@@ -228,6 +230,7 @@ def run(
         account = runner.run(
             planned, out, Options(dry_run=dry_run, lock=not no_lock, phase=progress.phase), progress.say
         )
+    account.started = began
     if dry_run:
         print(one_line(account.line()), file=sys.stderr)
         print(json_line(account.record(), indent=2))
