@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from toolsample_cli import __version__
-from toolsample_cli.cli import commands
+from toolsample_cli.cli import bridge_commands, commands
 from toolsample_cli.cli.help import GroupedCommand
 from toolsample_cli.cli.inspect import inspect
 from toolsample_cli.cli.viewing import view
@@ -43,6 +43,12 @@ COMMANDS = {
     "inspect": Command(inspect, "toolsample inspect run/round-1/scores -i 2"),
     "run": Command(commands.run, "toolsample run examples/qwen2.5-1.5b.toml -o runs/first --dry-run"),
     "view": Command(view, "toolsample view runs/first"),
+    "export": Command(
+        bridge_commands.export, "toolsample export run/corpus --to verl -m Qwen/Qwen2.5-1.5B-Instruct -o train.parquet"
+    ),
+    "import-rollouts": Command(
+        bridge_commands.import_rollouts, "toolsample import-rollouts dump/ --tasks run/corpus -o run/round-1/rollouts"
+    ),
     "report": Command(commands.report, "toolsample report runs/first"),
 }
 """In the order of the pipeline."""

@@ -17,7 +17,7 @@ def view(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 is any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Look at runs in a browser: curves, tasks, samples, questions.
+    """Look at runs in a browser: curves, tasks and samples.
 
     The page reads the shards as they are, also while a run is being written, and changes nothing. It answers only on
     this machine and only to the address that is printed.

@@ -4,6 +4,7 @@ A stage's dataclass is at once its command-line flags, its table in a recipe fil
 shard was made. Precedence: flag > recipe file > default.
 """
 
+from toolsample_cli.config.bridge_knobs import ExportConfig, RolloutsInConfig
 from toolsample_cli.config.data_knobs import ImportConfig, RolloutConfig, ScoreConfig
 from toolsample_cli.config.recipes import STAGES, read_recipe
 from toolsample_cli.config.selection_knobs import CurriculumConfig, FilterConfig
@@ -13,9 +14,11 @@ __all__ = [
     "STAGES",
     "CurriculumConfig",
     "EvalConfig",
+    "ExportConfig",
     "FilterConfig",
     "ImportConfig",
     "RolloutConfig",
+    "RolloutsInConfig",
     "RunConfig",
     "ScoreConfig",
     "TrainConfig",

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from toolsample_cli.config.bridge_knobs import ExportConfig, RolloutsInConfig
 from toolsample_cli.config.data_knobs import ImportConfig, RolloutConfig, ScoreConfig
 from toolsample_cli.config.selection_knobs import CurriculumConfig, FilterConfig
 from toolsample_cli.config.settings import checked, refuse_unknown
@@ -21,6 +22,8 @@ STAGES: dict[str, type] = {
     "train": TrainConfig,
     "eval-bfcl": EvalConfig,
     "run": RunConfig,
+    "export": ExportConfig,
+    "import-rollouts": RolloutsInConfig,
 }
 """Recipe table name -> dataclass."""
 

@@ -27,8 +27,8 @@ from toolsample_cli.score import stage as score_stage
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.disk import check_room
 from toolsample_cli.shards.folder_sums import verify_folder
+from toolsample_cli.shards.lineage import refuse_changes
 from toolsample_cli.shards.locks import FolderLock
-from toolsample_cli.shards.made_from import refuse_changes
 from toolsample_cli.shards.manifest import verify_below
 from toolsample_cli.shards.reading import open_folder, refuse_nested
 from toolsample_cli.shards.sealed import read_sealed, sealed, write_json, write_sealed
