@@ -21,6 +21,22 @@ class ImportConfig:
     protocol: str = knob("auto", "how the model writes its calls; `auto`: as the raw format does")
     license: str = knob("", "licence stored in every row; default: the row's own")
     turns: str = knob("every", "which answers of a conversation become tasks", choices=("every", "calls", "last"))
+    tools: str = knob("", "file of tools, one per row, for data that keeps them apart from the requests")
+    distractors: int = knob(4, "tools of the same field offered besides the right ones, from `tools`", low=0)
+    column: str = knob(
+        "", "where a row of another shape has what: query=PATH,tools=PATH,answers=PATH, or messages, system, response"
+    )
+    map: str = knob("", "JSON file with the same as an object")
+    decontaminate: str = knob(
+        "",
+        "test sets, comma-separated: raw benchmark files or folders, or folders of tasks; rows like theirs are contaminated",
+    )
+    contaminated: str = knob("drop", "what happens to such rows: drop them, or flag them", choices=("drop", "flag"))
+    near: float = knob(0.7, "share of words in common from which two requests count as alike", low=0.1, high=1.0)
+    dedup: bool = knob(
+        False, "leave out repeats: the same request, but for case and punctuation, and the same gold calls"
+    )
+    flagged: str = knob("keep", "what happens to rows whose gold answer is doubtful", choices=("keep", "drop"))
     broken: str = knob(
         "stop", "what happens at a line that is not JSON: stop, or reject that line", choices=("stop", "reject")
     )

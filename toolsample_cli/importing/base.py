@@ -15,6 +15,7 @@ class Draft:
 
     `tools` is what `toolspec.read_tools` accepts. `gold_text` is the source's own text of the gold answer where the
     protocol keeps it verbatim; otherwise it is rendered. `split` is the source's own, where it has one.
+    `row` is a whole row of tasks, which only `messages` accompany.
     """
 
     messages: list[dict[str, Any]]
@@ -26,6 +27,7 @@ class Draft:
     category: str = ""
     split: str = ""
     license: str = ""
+    row: dict[str, Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -42,11 +44,16 @@ Drafts = Iterator[Draft | Reject]
 
 @dataclass(frozen=True)
 class Context:
-    """What an importer may need besides the row: the turns to take, answers from another file, the name of its own."""
+    """What an importer may need besides the row: the turns to take, answers from another file, the name of its own.
+
+    `catalogue` is a `catalogue.Catalogue` of tools from another file, from which `distractors` are offered besides.
+    """
 
     turns: str = "every"
     answers: dict[str, Any] = field(default_factory=dict)
     file: str = ""
+    catalogue: Any = None
+    distractors: int = 0
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def read_answers(path: Path) -> dict[str, Any]:
     return {row.value["id"]: row.value["ground_truth"] for row in raw_rows(path) if is_answer(row.value)}
 
 
-def drafts(row: dict[str, Any], context: Context) -> Drafts:
+def _drafts(row: dict[str, Any], context: Context) -> Drafts:
     """One draft for a single-turn question. Raises Reject for multi-turn ones and for those without an answer."""
     identity = str(row["id"])
     match = _FILE.fullmatch(context.file) or _CATEGORY.fullmatch(identity)
@@ -87,4 +87,4 @@ def _plain(value: Any) -> Any:
     return [_plain(item) if isinstance(item, dict) else item for item in value] if isinstance(value, list) else value
 
 
-FORMAT = Format("bfcl", "BFCL's questions, possible answers beside them (benchmark)", _looks_like, drafts, test=True)
+FORMAT = Format("bfcl", "BFCL's questions, possible answers beside them (benchmark)", _looks_like, _drafts, test=True)

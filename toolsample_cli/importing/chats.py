@@ -97,14 +97,14 @@ def read_call(raw: Any) -> Call:
             value = value["function"]
         if not isinstance(value, dict) or not isinstance(value.get("name", value.get("tool")), str):
             raise Reject("bad_call", f"a call has no name: {str(value)[:80]}")
-        arguments = next((value[k] for k in ("arguments", "parameters") if value.get(k) is not None), {})
+        arguments: Any = next((value[k] for k in ("arguments", "parameters") if value.get(k) is not None), {})
         if isinstance(arguments, str):
             arguments = read_literal(arguments) if arguments.strip() else {}
     except Unreadable as error:
         raise Reject("bad_call", f"a call cannot be read: {error}") from None
     if not isinstance(arguments, dict):
         raise Reject("bad_call", f"arguments are {type(arguments).__name__}, expected an object")
-    return Call(value.get("name", value.get("tool")), {str(key): item for key, item in arguments.items()})
+    return Call(str(value.get("name", value.get("tool"))), {str(key): item for key, item in arguments.items()})
 
 
 def read_gold_calls(raw: Any) -> list[Call]:

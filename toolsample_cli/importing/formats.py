@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolsample_cli.importing import bfcl_questions, messages, queries, rlla_prompts, sharegpt, toolace
+from toolsample_cli.importing import (
+    bfcl_questions,
+    messages,
+    own_tasks,
+    queries,
+    rlla_prompts,
+    seal_tools,
+    sharegpt,
+    toolace,
+)
 from toolsample_cli.importing.base import Context, Draft, Format, Reject
 
 __all__ = ["FORMATS", "Context", "Draft", "Format", "Reject", "detect"]
@@ -12,6 +21,7 @@ __all__ = ["FORMATS", "Context", "Draft", "Format", "Reject", "detect"]
 FORMATS: dict[str, Format] = {
     item.name: item
     for item in (
+        own_tasks.FORMAT,
         rlla_prompts.FORMAT,
         rlla_prompts.API_BANK,
         messages.FORMAT,
@@ -23,6 +33,7 @@ FORMATS: dict[str, Format] = {
         sharegpt.FORMAT,
         sharegpt.GLAIVE,
         bfcl_questions.FORMAT,
+        seal_tools.FORMAT,
     )
 }
 """By name, in the order in which rows are tried."""

@@ -17,7 +17,7 @@ def _looks_like(row: dict[str, Any]) -> bool:
     return isinstance(row.get("prompt"), list) and isinstance(row.get("completion"), list)
 
 
-def drafts(row: dict[str, Any], context: Context) -> Drafts:
+def _drafts(row: dict[str, Any], context: Context) -> Drafts:
     """Assistant turns of one conversation; of prompt and completion, the completion."""
     tools = row.get("tools") if row.get("tools") is not None else row.get("functions")
     extra = {key: value for key, value in row.items() if key not in _USED and value is not None}
@@ -31,4 +31,4 @@ def drafts(row: dict[str, Any], context: Context) -> Drafts:
         yield draft
 
 
-FORMAT = Format("messages", "OpenAI and TRL: messages, or prompt and completion, with tools", _looks_like, drafts)
+FORMAT = Format("messages", "OpenAI and TRL: messages, or prompt and completion, with tools", _looks_like, _drafts)

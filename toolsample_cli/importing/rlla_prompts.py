@@ -64,7 +64,7 @@ def _looks_like(row: dict[str, Any]) -> bool:
     return _BEGIN in str(row.get("instruction", "")) and "output" in row
 
 
-def drafts(row: dict[str, Any], context: Context) -> Drafts:
+def _drafts(row: dict[str, Any], context: Context) -> Drafts:
     """One draft: system and user turn as they stand, the answer as it stands."""
     if isinstance(row.get("prompt"), list):
         messages = [{"role": str(m.get("role")), "content": m.get("content") or ""} for m in row["prompt"]]
@@ -102,7 +102,7 @@ def gold_of(text: str) -> Draft:
 
 
 FORMAT = Format(
-    "rlla", "ToolRL's RLLA, as verl Parquet or raw JSON; tools are text in the prompt", _looks_like, drafts,
+    "rlla", "ToolRL's RLLA, as verl Parquet or raw JSON; tools are text in the prompt", _looks_like, _drafts,
     protocol="rlla", verbatim=True,
 )  # fmt: skip
 

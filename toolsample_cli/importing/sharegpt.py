@@ -24,7 +24,7 @@ def _looks_like(row: dict[str, Any]) -> bool:
     )
 
 
-def drafts(row: dict[str, Any], context: Context) -> Drafts:
+def _drafts(row: dict[str, Any], context: Context) -> Drafts:
     """The assistant's turns of one conversation."""
     turns = list(row["conversations"])
     if isinstance(row.get("system"), str) and row["system"].strip():
@@ -33,7 +33,7 @@ def drafts(row: dict[str, Any], context: Context) -> Drafts:
     yield from conversation(turns, row.get("tools"), context, extra)
 
 
-FORMAT = Format("sharegpt", "ShareGPT, Hermes, LLaMA-Factory: conversations of from and value", _looks_like, drafts)
+FORMAT = Format("sharegpt", "ShareGPT, Hermes, LLaMA-Factory: conversations of from and value", _looks_like, _drafts)
 
 
 def _looks_like_glaive(row: dict[str, Any]) -> bool:

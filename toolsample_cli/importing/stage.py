@@ -20,8 +20,10 @@ from toolsample_cli.errors import ConfigError, DataError, location
 from toolsample_cli.hashing import digest, sha256
 from toolsample_cli.importing.base import Context, Draft, Reject
 from toolsample_cli.importing.bfcl_questions import read_answers
+from toolsample_cli.importing.columns import read_map
 from toolsample_cli.importing.hub import PREFIX
 from toolsample_cli.importing.raw_rows import Raw, raw_rows
+from toolsample_cli.importing.screen import Screen
 from toolsample_cli.importing.sources import Source, sources
 from toolsample_cli.importing.splits import known_split, split_of_file, split_of_row
 from toolsample_cli.importing.task_builder import Builder
@@ -69,22 +71,30 @@ def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Ac
     options.refuse_slice("import", "it reads all rows in order; import other files into folders of their own")
     out = Path(out)
     refuse_nested(out, *(name for name in raw if not name.startswith(PREFIX)))
-    found = sources(raw, config.format, skip_broken=config.broken == "reject")
+    columns = read_map(config.column, config.map)
+    named = sources(raw, config.format, skip_broken=config.broken == "reject", columns=columns)
+    found = named.files
     _refuse(found, config)
     formats = list(dict.fromkeys(source.format.name for source in found))
     account = Account("import", extra={"format": ", ".join(formats)})
+    if named.passed_over:
+        more = f" and {len(named.passed_over) - 3} more" if len(named.passed_over) > 3 else ""
+        account.extra["passed over"] = ", ".join(named.passed_over[:3]) + more
     if options.dry_run:
         account.extra |= {"would import": f"{len(found)} file(s)", "files": [source.label for source in found]}
         return account
     record = {**as_record(config), **options.selection()}
     inputs = {"raw": digest([[f.name, sha256(f)] for source in found for f in (source.path, *source.answers)])}
+    if config.tools:
+        inputs["tools"] = sha256(Path(config.tools))
+    screen = Screen(config)
     with ExitStack() as stack:
         kinds = ((out, schema.TASKS), (out.parent / f"{out.name}.rejects", schema.REJECTS))
         tasks, rejects = (
             _Sink(stack.enter_context(Output(path, kind, record, inputs, options.overwrite, lock=options.lock)))
             for path, kind in kinds
         )
-        _fill(found, config, options, tasks, rejects, account)
+        _fill(found, config, options, tasks, rejects, account, screen)
         for sink in (rejects, tasks):
             sink.flush()
         tasks.output.counts.update({"rows": account.rows_in, "tasks": account.rows_out, **account.extra["counts"]})
@@ -92,6 +102,7 @@ def run(raw: list[str], out: Path, config: ImportConfig, options: Options) -> Ac
         for sink in (rejects, tasks):
             sink.output.finish()
     account.wrote = out
+    screen.tell(account)
     if account.rows_in and not account.rows_out:
         account.extra["no row became a task"] = f"see toolsample inspect {out}.rejects -i 1"
         account.exit_code = DataError.exit_code
@@ -128,19 +139,30 @@ def _builder(source: Source, config: ImportConfig) -> Builder:
 
 
 def _fill(
-    found: list[Source], config: ImportConfig, options: Options, tasks: _Sink, rejects: _Sink, account: Account
+    found: list[Source],
+    config: ImportConfig,
+    options: Options,
+    tasks: _Sink,
+    rejects: _Sink,
+    account: Account,
+    screen: Screen,
 ) -> None:
-    wanted, counts, dropped = options.wanted_ids(), Counter(), Counter()
-    builder = context = None
+    wanted = options.wanted_ids()
+    counts: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    builder: tuple[Source, Builder] | None = None
+    context = Context()
     for source, raw in _limited(found, options.limit):
         account.rows_in += 1
         options.tick(1)
         if builder is None or builder[0] is not source:
             builder = (source, _same_ids(_builder(source, config), builder))
             answers = {key: gold for file in source.answers for key, gold in read_answers(file).items()}
-            context = Context(config.turns, answers, source.path.name)
+            context = Context(config.turns, answers, source.path.name, screen.catalogue, config.distractors)
         for place, item in enumerate(_built(source, raw, config, builder[1], context)):
             counts["further_answers"] += place > 0
+            if not isinstance(item, Reject):
+                item = screen.judge(item)
             if isinstance(item, Reject):
                 dropped[item.reason] += 1
                 rejects.add(_reject_row(source, raw, item))
@@ -196,11 +218,12 @@ def _built(
         return
     made = False
     try:
-        for draft in source.format.drafts(raw.value, context):
+        row = raw.value if source.columns is None else source.columns.apply(raw.value)
+        for draft in source.format.drafts(row, context):
             made = True
             if isinstance(draft, Draft):
-                draft.split = known_split(draft.split) or split_of_row(raw.value)
-                draft.license = _license(raw.value)
+                draft.split = known_split(draft.split) or split_of_row(row)
+                draft.license = _license(row)
             yield _row(builder, draft) if isinstance(draft, Draft) else draft
     except Reject as reject:
         yield reject

@@ -17,6 +17,7 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.importing.base import Draft, Reject, category_of
 from toolsample_cli.importing.tools_in_words import with_tools_in_words
 from toolsample_cli.score.scorer import Gold, score_text
+from toolsample_cli.shards.schema import TASKS
 from toolsample_cli.toolcalls.call import Call, as_written, canonical, read_calls
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
 from toolsample_cli.toolcalls.schema_check import UnusableSchema, schema_check
@@ -45,6 +46,8 @@ class Builder:
 
     def row(self, draft: Draft) -> dict[str, Any]:
         """The task. Raises Reject when tools or gold cannot be used."""
+        if draft.row is not None:
+            return self._own(draft.row, draft.split)
         try:
             tools = read_tools(draft.tools)
         except Unreadable as error:
@@ -81,6 +84,29 @@ class Builder:
             "parent_task_id": None,
             "license": self.license or draft.license,
             "extra_json": canonical(draft.extra),
+        }
+
+    def _own(self, row: dict[str, Any], split: str) -> dict[str, Any]:
+        """A row of tasks as it is, checked like any other; its id follows from its content again."""
+        messages, tools = json.loads(row["messages_json"]), read_tools(row["tools_json"])
+        calls = read_calls(row["gold_json"])
+        gold_text, protocol = row.get("gold_text"), row["protocol"]
+        if protocol not in PROTOCOLS:
+            raise Reject("misfit", f"unknown protocol {protocol!r}")
+        if isinstance(gold_text, str):
+            check_gold(gold_text, Gold(calls, row["gold_kind"]), protocol, row["tools_json"])
+        records = [call.record() for call in calls]
+        known = {column.name: row.get(column.name) for column in TASKS.columns}
+        return {
+            **known,
+            "task_id": self._identify(canonical(messages), canonical(tools), canonical(records)),
+            "split": self.split or split or self.fallback,
+            "license": self.license or known["license"] or "",
+            "gold_issues_json": known["gold_issues_json"] or "[]",
+            "demos_json": "[]",
+            "demo_task_ids": [],
+            "parent_task_id": None,
+            "extra_json": known["extra_json"] or "{}",
         }
 
     def _gold_text(self, draft: Draft, calls: tuple[Call, ...], kind: str) -> str | None:

@@ -31,7 +31,7 @@ def _looks_like(row: dict[str, Any]) -> bool:
     )
 
 
-def drafts(row: dict[str, Any], context: Context) -> Drafts:
+def _drafts(row: dict[str, Any], context: Context) -> Drafts:
     """The assistant's turns; the system text, being tools and instructions, is replaced by the tools."""
     turns: list[dict[str, Any]] = []
     for turn in row["conversations"]:
@@ -143,7 +143,8 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in _WORDS:
         return _WORDS[node.id]
     if isinstance(node, ast.Dict):
-        return {str(ast.literal_eval(key)): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+        pairs = zip(node.keys, node.values, strict=True)
+        return {str(ast.literal_eval(key)): _literal(value) for key, value in pairs if key is not None}
     if isinstance(node, ast.List | ast.Tuple):
         return [_literal(item) for item in node.elts]
     value = ast.literal_eval(node)
@@ -152,4 +153,4 @@ def _literal(node: ast.expr) -> Any:
     return value
 
 
-FORMAT = Format("toolace", "ToolACE: calls as Python text, tools in the system text", _looks_like, drafts)
+FORMAT = Format("toolace", "ToolACE: calls as Python text, tools in the system text", _looks_like, _drafts)
