@@ -36,7 +36,7 @@ def settings_table() -> str:
                 lines.append(f"| **{item.metadata['group']}** | | |")
             choices = item.metadata.get("choices")
             listed = f" ({', '.join(map(str, choices))})" if choices else ""
-            default = f"`{item.default}`" if item.default != "" else ""
+            default = f"`{item.default}`" if item.default not in ("", None) else ""
             lines.append(f"| `{item.name}` | {default} | {item.metadata['help'].replace('|', '/')}{listed} |")
         lines.append("")
     return "\n".join(lines)

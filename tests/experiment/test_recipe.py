@@ -10,6 +10,8 @@ from toolsample_cli.config import RunConfig, TrainConfig, read_recipe
 from toolsample_cli.config.settings import resolve
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.experiment.recipe import plans
+from toolsample_cli.train.loss import advantage_of, rule_of
+from toolsample_cli.train.schedule import schedule_of
 
 TEXT = """
 [run]
@@ -99,3 +101,17 @@ def test_values_out_of_range_are_refused(values: dict, message: str):
     with pytest.raises(ConfigError) as caught:
         resolve(TrainConfig, {}, values)
     assert message in f"{caught.value} {caught.value.hint}"
+
+
+def test_arm_toolrl_is_toolrls():
+    """Its scripts' numbers (methods 3.6) and its fork's defaults, after resolving what the recipe leaves open."""
+    recipe = read_recipe(Path(__file__).resolve().parents[2] / "examples" / "qwen2.5-1.5b.toml")
+    configs = plans(recipe, {}, ["toolrl"], [])[0].configs
+    rollout, train, draw = configs["rollout"], configs["train"], configs["curriculum"]
+    assert (rollout.n, rollout.temperature, rollout.max_prompt_tokens, rollout.max_new_tokens) == (4, 1.0, 2048, 1024)
+    assert (draw.tasks_per_round, draw.tasks_per_round // train.steps, configs["run"].rounds) == (512, 128, 105)
+    assert rule_of(train).describe() == "grpo clip 0.2/0.2, no dual clip, over tokens, entropy 0.001"
+    assert advantage_of(train) == "group_sample_std"
+    assert schedule_of(train).describe(15, 105, 420) == "1e-06 from start to end"
+    assert (train.max_grad_norm, train.weight_decay, train.kl, train.epochs) == (1.0, 0.01, 0.0, 1)
+    assert (configs["filter"].method, draw.weighting, draw.hard) == ("none", "none", "keep")

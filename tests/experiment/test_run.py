@@ -277,8 +277,16 @@ def test_a_dead_round_is_passed_over(start: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_dry_run_writes_nothing(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    """--dry-run prints the resolved plan as JSON."""
-    assert toolsample(["run", str(start / "recipe.toml"), "-o", str(tmp_path / "x"), "--dry-run"]) == 0
+    """--dry-run prints the plan in a few lines, or all settings as JSON."""
+    command = ["run", str(start / "recipe.toml"), "-o", str(tmp_path / "x"), "--dry-run"]
+    assert toolsample(command) == 0
+    text = capsys.readouterr().out
+    assert "rounds         2 of 6 tasks x 4 completions = 48 rollouts; 0.5 passes over the corpus" in text
+    assert "learning rate  0.001 from start to end" in text
+    assert (
+        "loss           dapo clip 0.2/0.28, no dual clip, over tokens; advantage group_std; 4 optimizer steps" in text
+    )
+    assert toolsample([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"][0]["train"]["steps"] == 2
     assert not (tmp_path / "x").exists()
 

@@ -309,14 +309,15 @@ def test_temperature_divides_the_logits(folder):
 
 
 def test_schedules_by_hand():
-    """ToolExpander's decay is continuous in rounds; the floor never lifts a smaller rate."""
+    """ToolExpander's decay is continuous in passes; the floor never lifts a smaller rate."""
     decay = Schedule(1e-3, "exponential", 0.7)
-    assert decay.at(0, 0) == 1e-3
-    assert decay.at(2.5, 20) == pytest.approx(1e-3 * 0.7**2.5)
-    assert Schedule(1e-3, "exponential", 0.98, unit="step").at(2.5, 20) == pytest.approx(1e-3 * 0.98**20)
-    assert Schedule(1e-3, "exponential", 0.1, floor=1e-5).at(9, 0) == 1e-5
-    assert Schedule(1e-8, "constant", floor=1e-7).at(0, 0) == 1e-8
-    assert Schedule(2.0, "cosine", horizon=4).at(2, 0) == pytest.approx(1.0)
-    assert Schedule(2.0, "linear", horizon=4).at(1, 0) == pytest.approx(1.5)
-    assert Schedule(2.0, "linear", horizon=4).at(9, 0) == 0.0
-    assert [Schedule(1.0, "constant", warmup=4).at(0, step) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
+    assert decay.at(0, 7, 0) == 1e-3
+    assert decay.at(2.5, 9, 20) == pytest.approx(1e-3 * 0.7**2.5)
+    assert Schedule(1e-3, "exponential", 0.98, unit="step").at(9, 2.5, 20) == pytest.approx(1e-3 * 0.98**20)
+    assert Schedule(1e-3, "exponential", 0.9, unit="round").at(9, 2.5, 20) == pytest.approx(1e-3 * 0.9**2.5)
+    assert Schedule(1e-3, "exponential", 0.1, floor=1e-5).at(9, 9, 0) == 1e-5
+    assert Schedule(1e-8, "constant", floor=1e-7).at(0, 0, 0) == 1e-8
+    assert Schedule(2.0, "cosine", horizon=4).at(2, 0, 0) == pytest.approx(1.0)
+    assert Schedule(2.0, "linear", horizon=4).at(1, 0, 0) == pytest.approx(1.5)
+    assert Schedule(2.0, "linear", horizon=4, unit="round").at(0, 9, 0) == 0.0
+    assert [Schedule(1.0, "constant", warmup=4).at(0, 0, step) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]

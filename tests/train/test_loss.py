@@ -33,10 +33,10 @@ def plain(logp: list[float], tokens: Tokens, rule: Rule, step: StepSize) -> floa
         advantage = tokens.advantage_R[row].item()
         gaps = [logp[at + t] - tokens.old_N[at + t].item() for t in range(length)]
         for t in range(length):
-            ratio = math.exp(gaps[t] if rule.kind.ratio == "token" else sum(gaps) / length)
-            if rule.kind.surrogate == "cispo":
+            ratio = math.exp(gaps[t] if rule.form.ratio == "token" else sum(gaps) / length)
+            if rule.form.surrogate == "cispo":
                 value = -min(ratio, rule.cispo_cap) * advantage * logp[at + t]
-            elif rule.kind.surrogate == "sapo":
+            elif rule.form.surrogate == "sapo":
                 slope = rule.sapo_positive if advantage > 0 else rule.sapo_negative
                 value = -advantage * 4 / slope / (1 + math.exp(-slope * (ratio - 1)))
             else:
@@ -48,7 +48,7 @@ def plain(logp: list[float], tokens: Tokens, rule: Rule, step: StepSize) -> floa
                 "tokens": step.tokens,
                 "rollouts": length * step.rollouts,
                 "constant": step.rollouts * step.constant,
-            }[rule.kind.divide]
+            }[rule.form.divide]
             total += value / divisor
         at += length
     return total

@@ -76,8 +76,9 @@ def test_identical_runs_give_identical_bytes(base, tmp_path):
 
 def test_optimizer_and_schedule_go_on_over_rounds(base, tmp_path):
     """Two rounds of three steps: the rate falls by gamma a round, moments are carried, the step count goes on."""
-    train(base, tmp_path / "r0")
-    train(base, tmp_path / "r1", model=tmp_path / "r0")
+    decay = {"lr_schedule": "exponential", "lr_decay_unit": "round"}
+    train(base, tmp_path / "r0", **decay)
+    train(base, tmp_path / "r1", model=tmp_path / "r0", **decay)
     rates = metric(tmp_path / "r0", "lr") + metric(tmp_path / "r1", "lr")
     assert rates == pytest.approx([1e-3 * 0.7 ** (i / 3) for i in range(6)])
     state = json.loads((tmp_path / "r1/trainer/state.json").read_text())

@@ -19,6 +19,7 @@ from support.training_world import load, plain_logprobs, stopped_at, world
 
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import ConfigError, MissingDependency
+from toolsample_cli.shards.folder_sums import write_sums
 from toolsample_cli.stage import Options
 from toolsample_cli.train import adapter, four_bit
 from toolsample_cli.train.distributed import World
@@ -142,6 +143,7 @@ def test_an_adapter_goes_on_only_from_a_base_in_the_same_form(base, tmp_path):
     found = json.loads(state.read_text())
     del found["config"]["lora_4bit"]  # a checkpoint that is older than the setting
     state.write_text(json.dumps(found))
+    write_sums(tmp_path / "full")
     assert train(base, tmp_path / "full", **ADAPTER).extra["nothing to do"]
     with pytest.raises(ConfigError, match="lora_4bit was False, now True"):
         train(base, tmp_path / "full", **ADAPTER, lora_4bit=True)

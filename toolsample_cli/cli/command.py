@@ -103,7 +103,7 @@ def knob_help(item: dataclasses.Field[object]) -> str:
     """Meaning, choices and default of one knob."""
     choices, default = item.metadata["choices"], item.default
     listed = f" ({', '.join(choices)})" if choices else ""
-    if default == "":
+    if default in ("", None):
         return f"{item.metadata['help']}{listed}"
     if isinstance(default, bool):
         shown = "on" if default else "off"

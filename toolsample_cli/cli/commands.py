@@ -139,13 +139,14 @@ def curriculum(
 
 @stage_command("train", TrainConfig)
 def train(
-    source: Annotated[Path, typer.Argument(metavar="ROLLOUTS", help="Folder of rollouts (--objective sft: of tasks).")],
-    batch: Annotated[MaybePath, typer.Argument(help="Folder of the batch that curriculum wrote.")] = None,
+    source: Annotated[Path, typer.Argument(metavar="ROLLOUTS", help="Folder of rollouts (sft: or of tasks).")],
+    batch: Annotated[MaybePath, typer.Argument(help="Batch that curriculum wrote (sft: scores).")] = None,
     *,
     model: Annotated[str, typer.Option("-m", "--model", help="Model folder, checkpoint or hub id to train.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Checkpoint folder to write.")],
     tasks: Annotated[
-        MaybePath, typer.Option("--tasks", help="Tasks of the rollouts, to refuse benchmark test data here too.")
+        MaybePath,
+        typer.Option("--tasks", help="Tasks: for plain prompts and to refuse test data."),
     ] = None,
     config: TrainConfig,
     options: Options,
@@ -205,7 +206,10 @@ def run(
         typer.Option("--no-lock", help="Write without locks, on a file system that has none.", rich_help_panel=COMMON),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved plan and stop.", rich_help_panel=COMMON)
+        bool,
+        typer.Option(
+            "--dry-run", help="Check inputs, packages and models, print the plan and stop.", rich_help_panel=COMMON
+        ),
     ] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print the closing account as JSON on stdout.", rich_help_panel=COMMON)
@@ -231,10 +235,6 @@ def run(
             planned, out, Options(dry_run=dry_run, lock=not no_lock, phase=progress.phase), progress.say
         )
     account.started = began
-    if dry_run:
-        print(one_line(account.line()), file=sys.stderr)
-        print(json_line(account.record(), indent=2))
-        raise typer.Exit
     finish(account, json_)
 
 

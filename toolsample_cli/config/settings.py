@@ -58,7 +58,7 @@ def _checked(item: dataclasses.Field, hint: Any, value: Any) -> Any:
     if float in allowed and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) not in allowed:
-        expected = " or ".join(t.__name__ for t in allowed)
+        expected = " or ".join(t.__name__ for t in allowed if t is not type(None))
         raise ConfigError(f"{item.name} = {value!r}: expected {expected}, got {type(value).__name__}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{item.name} = {value!r}: expected a finite number")

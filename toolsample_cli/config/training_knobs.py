@@ -11,24 +11,54 @@ from toolsample_cli.config.settings import knob
 class TrainConfig:
     """`toolsample train`: optimizer steps from rollouts and batch."""
 
-    objective: str = knob("grpo", "grpo: from scored rollouts; sft: gold answers of tasks", choices=("grpo", "sft"))
+    objective: str = knob(
+        "grpo",
+        "grpo: from scored rollouts; sft: gold answers of tasks, or right answers of rollouts and scores",
+        choices=("grpo", "sft"),
+    )
+    right_per_task: int = knob(1, "sft from rollouts: right answers of a task that are imitated, at most", low=1)
     loss: str = knob("dapo", "policy loss", choices=("grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"))
-    lr: float = knob(1e-6, "initial learning rate", low=0.0, group="Learning rate and steps")
+    lr: float | None = knob(
+        None,
+        "initial learning rate [default: 1e-6; 1e-5 for sft; with an adapter ten times either]",
+        low=0.0,
+        group="Learning rate and steps",
+    )
     lr_schedule: str = knob(
-        "exponential", "learning rate over rounds", choices=("exponential", "constant", "cosine", "linear")
+        "constant",
+        "learning rate over the run; exponential is ToolExpander's",
+        choices=("constant", "exponential", "cosine", "linear"),
     )
     lr_decay: float = knob(
-        0.7, "gamma of the exponential decay, per round (ToolExpander; the value is our reading)", low=0.0, high=1.0
+        0.7, "gamma of the exponential decay (ToolExpander; the value is our reading)", low=0.0, high=1.0
     )
-    lr_decay_unit: str = knob("round", "what gamma counts", choices=("round", "step"))
+    lr_decay_unit: str = knob(
+        "pass",
+        "what gamma counts: passes over the corpus, rounds of the loop or optimizer steps",
+        choices=("pass", "round", "step"),
+    )
     lr_floor: float = knob(1e-7, "smallest learning rate", low=0.0)
-    lr_horizon: float = knob(10.0, "rounds until cosine and linear reach their end", low=0.01)
+    lr_horizon: float = knob(
+        10.0, "passes (unit round or step: rounds) until cosine and linear reach their end", low=0.01
+    )
     warmup_steps: int = knob(0, "optimizer steps of linear warm-up", low=0)
     steps: int = knob(4, "optimizer steps per round; the batch is cut into as many mini-batches of whole groups", low=1)
     epochs: int = knob(1, "passes over the batch", low=1)
-    clip_low: float = knob(0.2, "ratio clipped below 1 - clip_low", low=0.0, high=1.0, group="Loss")
-    clip_high: float = knob(0.28, "ratio clipped above 1 + clip_high", low=0.0)
-    dual_clip: float = knob(3.0, "largest ratio that a negative advantage is multiplied by; 0 is off", low=0.0)
+    clip_low: float | None = knob(
+        None,
+        "ratio clipped below 1 - clip_low [default: the loss's own, 0.2; gspo 3e-4]",
+        low=0.0,
+        high=1.0,
+        group="Loss",
+    )
+    clip_high: float | None = knob(
+        None, "ratio clipped above 1 + clip_high [default: the loss's own, 0.2; dapo 0.28, gspo 4e-4]", low=0.0
+    )
+    dual_clip: float | None = knob(
+        None,
+        "largest ratio that a negative advantage is multiplied by; 0 is off [default: the loss's own, off]",
+        low=0.0,
+    )
     cispo_cap: float = knob(
         5.0, "cispo: upper bound of the ratio itself (not of its distance from 1); there is no lower one", low=0.0
     )
@@ -69,9 +99,9 @@ class TrainConfig:
     )
     max_refused: int = knob(3, "skipped steps (gradient not finite) after which the round fails; 0: never", low=0)
     advantage: str = knob(
-        "group_std",
-        "how rewards become advantages",
-        choices=("group_std", "group_std_floor", "group_mean", "leave_one_out", "gdpo"),
+        "auto",
+        "how rewards become advantages; `auto`: group_mean for dr_grpo, else group_std",
+        choices=("auto", "group_std", "group_sample_std", "group_std_floor", "group_mean", "leave_one_out", "gdpo"),
     )
     mask_truncated: bool = knob(False, "leave truncated completions out of the loss")
     bonus_mode: str = knob(
@@ -169,3 +199,9 @@ class RunConfig:
     )
     stop_on_collapse: bool = knob(False, "stop when held-out exact match falls below half of its best")
     keep_checkpoints: int = knob(1, "newest checkpoints to keep per run; 0 keeps all", low=0)
+    refill: int = knob(
+        10,
+        "filter method dapo: most draws per round, until as many groups are kept as tasks_per_round says; 1: a single one",
+        low=1,
+    )
+    heldout_limit: int = knob(0, "answer only the first N tasks of each held-out folder; 0: all", low=0)

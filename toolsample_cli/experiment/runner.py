@@ -6,36 +6,38 @@ finished; a rerun after a kill goes on inside the first unfinished one, because 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.curriculum import stage as curriculum_stage
-from toolsample_cli.errors import ConfigError, EmptyBatch
+from toolsample_cli.errors import EmptyBatch
+from toolsample_cli.experiment import refill
+from toolsample_cli.experiment.plan_checks import check_inputs, checkpoint_bytes, same_plan
+from toolsample_cli.experiment.plan_text import describe_plans
 from toolsample_cli.experiment.recipe import Plan
 from toolsample_cli.experiment.round_metrics import read_summary, round_metrics, score_metrics
+from toolsample_cli.experiment.stop_rules import StageClock, stop_reason
 from toolsample_cli.filter import stage as filter_stage
 from toolsample_cli.json_types import Row
-from toolsample_cli.models.digests import check_model, model_digest
 from toolsample_cli.rollout import stage as rollout_stage
-from toolsample_cli.rollout.types import LOCAL, check_start, open_engine
+from toolsample_cli.rollout.types import open_engine
 from toolsample_cli.score import stage as score_stage
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.disk import check_room
 from toolsample_cli.shards.folder_sums import verify_folder
-from toolsample_cli.shards.lineage import refuse_changes
 from toolsample_cli.shards.locks import FolderLock
 from toolsample_cli.shards.manifest import verify_below
-from toolsample_cli.shards.reading import open_folder, refuse_nested
 from toolsample_cli.shards.sealed import read_sealed, sealed, write_json, write_sealed
 from toolsample_cli.stage import Account, Options
-from toolsample_cli.train import adapter, checkpoint
+from toolsample_cli.train import checkpoint
 from toolsample_cli.train import stage as train_stage
-from toolsample_cli.train.preconditions import bytes_needed
+from toolsample_cli.train.tracking import TrackedRun
 
 Say = Callable[[str], None]
 
@@ -47,17 +49,18 @@ def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: Non
     """
     account = Account("run", rows_in=len(plans), wrote=out / "summary.json")
     for plan in plans:
-        _check_inputs(plan, out, dry=options.dry_run)
+        check_inputs(plan, out, dry=options.dry_run)
     if options.dry_run:
         account.wrote = None
         account.extra["plan"] = [plan.record() for plan in plans]
+        account.report = describe_plans(plans, out)
         return account
     summaries = []
     for plan in plans:
         folder = (out / plan.folder).absolute() if not plan.folder else out / plan.folder
         with FolderLock(folder, folder.parent / f"{folder.name}.tmp", enabled=options.lock):
-            _same_plan(plan, out / plan.folder)
-            check_room(out, _bytes_needed(plan), what="the checkpoints of the run")
+            same_plan(plan, out / plan.folder)
+            check_room(out, checkpoint_bytes(plan), what="the checkpoints of the run")
             rounds, stopped = Runner(plan, out / plan.folder, options, say).go()
         summaries.append(
             {"arm": plan.arm, "seed": plan.seed, "folder": plan.folder, "stopped": stopped, "rounds": rounds}
@@ -67,65 +70,18 @@ def run(plans: list[Plan], out: Path, options: Options, say: Say = lambda _: Non
     return account
 
 
-def _check_inputs(plan: Plan, out: Path, *, dry: bool) -> None:
-    """Whatever a plan reads must be there before its first round; a dry run also looks for the tokenizer."""
-    corpus, model, backend = plan.run.corpus, plan.run.model, plan.configs["rollout"].backend
-    if not corpus or not model:
-        raise ConfigError("[run] needs corpus (a folder of tasks) and model", hint="or give --corpus and --model")
-    refuse_nested(out)
-    for folder in (Path(corpus), *plan.heldout):
-        open_folder(folder, schema.TASKS)
-    training = plan.configs["train"]
-    adapter.check(training)
-    if training.lora_rank and not training.merge and plan.run.rounds > 1:
-        raise ConfigError(
-            "[train] merge = false: the next round samples from the checkpoint, which would hold no weights",
-            hint="leave merge out",
-        )
-    if backend in LOCAL:
-        check_start(backend, model) if dry else check_model(model)
-
-
-def _merged(path: Path, summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merged(path: Path, summaries: list[Row]) -> list[Row]:
     """Runs of other arms and seeds that an earlier call left in the summary stay; order by folder."""
     old = read_summary(path) if path.exists() else []
     by_folder = {entry["folder"]: entry for entry in [*old, *summaries]}
     return [by_folder[folder] for folder in sorted(by_folder)]
 
 
-FREE = frozenset(
-    f"run.{key}"
-    for key in ("rounds", "max_rollouts", "max_minutes", "target_exact", "stop_on_collapse", "keep_checkpoints")
-)
-"""Stop rules may change between a run and its rerun."""
+class Learned(NamedTuple):
+    """The policy that a round leaves, and how its batch was filled where it was."""
 
-
-def _same_plan(plan: Plan, folder: Path) -> None:
-    """Remember the plan of a run and what it reads, by digest, and refuse to go on with another one."""
-    path, record = folder / "plan.json", {**plan.record(), "inputs": _digests(plan)}
-    if path.exists():
-        old = _flat(read_sealed(path, hint="delete it, if the recipe is the one that the run was started with"))
-        new = _flat(record)
-        younger = new.keys() - old.keys()
-        refuse_changes(folder, old, new, free=FREE | younger, hint="choose another output folder")
-    write_sealed(path, record)
-
-
-def _digests(plan: Plan) -> dict[str, str]:
-    folders = {"corpus": Path(plan.run.corpus)} | {f"heldout {folder.name}": folder for folder in plan.heldout}
-    found = {name: open_folder(folder, schema.TASKS).digest for name, folder in folders.items()}
-    return found | ({"model": model_digest(plan.run.model)} if plan.configs["rollout"].backend in LOCAL else {})
-
-
-def _flat(record: Row) -> Row:
-    tables = {stage: table for stage, table in record.items() if isinstance(table, dict)}
-    return {f"{stage}.{key}": value for stage, table in tables.items() for key, value in table.items()}
-
-
-def _bytes_needed(plan: Plan) -> int:
-    """Bytes of the checkpoints that are kept at once, about."""
-    rounds, keep = plan.run.rounds, plan.run.keep_checkpoints
-    return bytes_needed(plan.run.model, plan.configs["train"]) * (min(rounds, keep + 1) if keep else rounds)
+    policy: str
+    filling: refill.Filling | None
 
 
 class Runner:
@@ -137,12 +93,12 @@ class Runner:
         self.heldout = plan.heldout
         self._engine: Any = None
         self._holds: str | None = None
-        self._clock = Clock()
+        self._clock = StageClock()
         self._started = time.monotonic()
 
-    def go(self) -> tuple[list[dict[str, Any]], str]:
+    def go(self) -> tuple[list[Row], str]:
         """All rounds, or until a stop rule fires: (metrics of each round, why it stopped)."""
-        rounds: list[dict[str, Any]] = []
+        rounds: list[Row] = []
         try:
             while True:
                 number = len(rounds)
@@ -150,7 +106,7 @@ class Runner:
                 if done.exists():
                     rounds.append(self._finished(done, number))
                 else:
-                    self._clock = Clock()
+                    self._clock = StageClock()
                     metrics = self._round(number, rounds)
                     write_sealed(done, metrics)
                     rounds.append(metrics)
@@ -178,20 +134,21 @@ class Runner:
         phase = self.options.phase
         return dataclasses.replace(self.options, phase=lambda text: phase(f"round {number}: {stage}, {text}"))
 
-    def _model(self, rounds: list[dict[str, Any]]) -> str:
+    def _model(self, rounds: list[Row]) -> str:
         """The policy that the rounds so far left."""
         return next((entry["policy"] for entry in reversed(rounds) if entry.get("policy")), self.plan.run.model)
 
-    def _round(self, number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    def _round(self, number: int, rounds: list[Row]) -> Row:
         here, configs = self.folder / f"round-{number}", self.plan.configs
-        metrics: dict[str, Any] = {"round": number, "rollouts": 0}
+        metrics: Row = {"round": number, "rollouts": 0}
         policy = self._model(rounds)
         if number == 0:
             watched = self._watched(number, "curriculum")
-            curriculum_stage.run(curriculum_stage.Paths(self.corpus), here, configs["curriculum"], watched)
+            curriculum_stage.run(self._paths(number), here, configs["curriculum"], watched)
         else:
-            policy = self._learn(number, here, policy)
-            metrics |= round_metrics(here)
+            learned = self._learn(number, here, policy)
+            policy = learned.policy
+            metrics |= round_metrics(here) | (learned.filling.facts() if learned.filling else {})
             metrics["rollouts"] += rounds[-1]["rollouts"]
             metrics["policy"] = policy
         if self.heldout and self._due(number):
@@ -199,57 +156,109 @@ class Runner:
             self._clock.lap("evaluate")
         return metrics
 
-    def _learn(self, number: int, here: Path, policy: str) -> str:
-        """All stages of one round, in the order and with the paths of examples/round.sh; the policy it leaves."""
+    def _learn(self, number: int, here: Path, policy: str) -> Learned:
+        """All stages of one round, in the order and with the paths of examples/round.sh."""
         configs, last = self.plan.configs, self.folder / f"round-{number - 1}"
         tasks, history = last / "tasks", last / "groups" if number > 1 else None
-        sampling = dataclasses.replace(configs["rollout"], round=number)
-        engine = self._take(policy, sampling)
-        watched = self._watched(number, "rollout")
-        rollout_stage.run(tasks, here / "rollouts", policy, sampling, watched, engine=engine)
-        self._clock.lap("rollout")
-        watched = self._watched(number, "score and filter")
-        score_stage.run(tasks, here / "rollouts", out=here / "scores", config=configs["score"], options=watched)
-        filter_stage.run(here / "scores", history, here / "groups", configs["filter"], watched)
+        filling = None
+        if refill.wanted(configs["filter"].method, self.plan.run.refill):
+            filling = self._fill(number, here, policy)
+        else:
+            self._roll_out(number, tasks, here, policy)
+        filter_stage.run(here / "scores", history, here / "groups", configs["filter"], self._watched(number, "filter"))
         self._clock.lap("score, filter")
-        records = last / "checkpoint.records"  # none after the first draw and after a dead round
-        paths = curriculum_stage.Paths(
-            self.corpus,
-            groups=here / "groups",
-            scores=here / "scores",
-            tasks=tasks,
-            state=last / "state.json",
-            rollouts=here / "rollouts",
-            records=records if records.exists() else None,
-        )
         try:
-            curriculum_stage.run(paths, here, configs["curriculum"], self._watched(number, "curriculum"))
+            curriculum_stage.run(self._paths(number), here, configs["curriculum"], self._watched(number, "curriculum"))
         except EmptyBatch:
             self._clock.lap("curriculum")
-            return policy  # nothing to learn from, but the next draw is made and may be better
+            return Learned(policy, filling)  # nothing to learn from, but the next draw is made and may be better
         self._clock.lap("curriculum")
+        options = self._watched(number, "train")
+        if filling is not None and len(filling.kept) > filling.size:  # what is left over is cut
+            ids = refill.write_ids(here / "trained.txt", filling.kept[: filling.size])
+            options = dataclasses.replace(options, ids=ids)
         train_stage.run(
             here / "rollouts",
             here / "batch",
             model=policy,
             out=here / "checkpoint",
             config=configs["train"],
-            options=self._watched(number, "train"),
+            options=options,
+            tracked=TrackedRun(self.folder, self.folder.resolve().name if not self.plan.folder else self.plan.folder),
         )
         self._clock.lap("train")
-        return str(here / "checkpoint")
+        return Learned(str(here / "checkpoint"), filling)
+
+    def _paths(self, number: int) -> curriculum_stage.Paths:
+        """What curriculum reads at the end of a round."""
+        here, last = self.folder / f"round-{number}", self.folder / f"round-{number - 1}"
+        if number == 0:
+            return curriculum_stage.Paths(self.corpus)
+        records = last / "checkpoint.records"  # none after the first draw and after a dead round
+        return curriculum_stage.Paths(
+            self.corpus,
+            groups=here / "groups",
+            scores=here / "scores",
+            tasks=last / "tasks",
+            state=last / "state.json",
+            rollouts=here / "rollouts",
+            records=records if records.exists() else None,
+        )
+
+    def _roll_out(self, number: int, tasks: Path, here: Path, policy: str, ids: Path | None = None) -> None:
+        """Rollouts and scores of tasks, or of some of them, in `here`."""
+        sampling = dataclasses.replace(self.plan.configs["rollout"], round=number)
+        engine = self._take(policy, sampling)
+        watched = dataclasses.replace(self._watched(number, f"rollout of {tasks.parent.name}"), ids=ids)
+        rollout_stage.run(tasks, here / "rollouts", policy, sampling, watched, engine=engine)
+        self._clock.lap("rollout")
+        watched = self._watched(number, "score")
+        config = self.plan.configs["score"]
+        score_stage.run(tasks, here / "rollouts", out=here / "scores", config=config, options=watched)
+        self._clock.lap("score, filter")
+
+    def _fill(self, number: int, here: Path, policy: str) -> refill.Filling:
+        """Draw and roll out until as many groups are kept as the round wants; rollouts and scores of all draws."""
+        filling = refill.Filling(self.plan.configs["curriculum"].tasks_per_round)
+        for draw in range(1, self.plan.run.refill + 1):
+            place = here / f"{refill.FOLDER}{draw}"
+            tasks = self._draw_again(number, draw, place)
+            fresh = filling.fresh(tasks)
+            if not fresh:
+                break  # the corpus has no more
+            self._roll_out(number, tasks, place, policy, refill.write_ids(place / "drawn.txt", fresh))
+            watched = self._watched(number, f"filter of draw {draw}")
+            filter_stage.run(place / "scores", None, place / "groups", self.plan.configs["filter"], watched)
+            filling.take(place)
+            if filling.full:
+                break
+        for name, kind in (("rollouts", schema.ROLLOUTS), ("scores", schema.SCORES)):
+            refill.join(filling.draws, name, kind, here / name)
+        return filling
+
+    def _draw_again(self, number: int, draw: int, place: Path) -> Path:
+        """The tasks of a round's draw: the first is the one made; a further one is that draw made larger."""
+        if draw == 1:
+            return self.folder / f"round-{number - 1}" / "tasks"
+        config = self.plan.configs["curriculum"]
+        larger = dataclasses.replace(config, tasks_per_round=draw * config.tasks_per_round)
+        with contextlib.suppress(EmptyBatch):  # the round before may have had none
+            curriculum_stage.run(self._paths(number - 1), place, larger, self._watched(number, f"draw {draw}"))
+        return place / "tasks"
 
     def _due(self, number: int) -> bool:
         every = self.plan.run.evaluate_every
         return number in (0, self.plan.run.rounds) or (every > 0 and number % every == 0)
 
-    def _evaluate(self, tasks: Path, here: Path, policy: str) -> dict[str, Any]:
+    def _evaluate(self, tasks: Path, here: Path, policy: str) -> Row:
         """Greedy answers to held-out tasks."""
         greedy = dataclasses.replace(self.plan.configs["rollout"], temperature=0.0, n=1, round=0)
         place = here / "heldout" / tasks.name
         watched = self._watched(int(here.name.rpartition("-")[2]), f"held-out {tasks.name}")
+        watched = dataclasses.replace(watched, limit=self.plan.run.heldout_limit or None)
         engine = self._take(policy, greedy)
         rollout_stage.run(tasks, place / "rollouts", policy, greedy, watched, engine=engine)
+        watched = dataclasses.replace(watched, limit=None)
         score_stage.run(tasks, place / "rollouts", out=place / "scores", config=ScoreConfig(), options=watched)
         return score_metrics(place / "scores")
 
@@ -263,11 +272,13 @@ class Runner:
         return self._engine
 
     def _prune(self, number: int) -> None:
+        for place in refill.leftovers(self.folder / f"round-{number}"):
+            shutil.rmtree(place, ignore_errors=True)
         keep = self.plan.run.keep_checkpoints
         if keep and number - keep >= 1:
             checkpoint.remove(self.folder / f"round-{number - keep}" / "checkpoint")
 
-    def _line(self, metrics: dict[str, Any], seconds: float) -> str:
+    def _line(self, metrics: Row, seconds: float) -> str:
         held = "".join(
             f", {name} exact {_or_dash(values['exact'], '.1%')}" for name, values in metrics.get("heldout", {}).items()
         )
@@ -277,50 +288,11 @@ class Runner:
             if "reward" in metrics
             else "start"
         )
+        if metrics.get("draws"):
+            size = self.plan.configs["curriculum"].tasks_per_round
+            trained += f", {metrics['groups_trained']} of {size} groups in {metrics['draws']} draws"
         return f"{self.plan.folder or '.'} round {metrics['round']}: {trained}{held}; {seconds:.1f} s"
 
 
 def _or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
-
-
-class Clock:
-    """Seconds of the wall and of this process's CPU, a stage; a resumed round counts only what was left of it."""
-
-    def __init__(self) -> None:
-        self.stages: dict[str, tuple[float, float]] = {}
-        self._began = self._last = (time.monotonic(), time.process_time())
-
-    def lap(self, stage: str) -> None:
-        """What passed since the last lap belongs to `stage`."""
-        now = (time.monotonic(), time.process_time())
-        self.stages[stage] = (now[0] - self._last[0], now[1] - self._last[1])
-        self._last = now
-
-    def total(self) -> float:
-        """Wall seconds so far."""
-        return time.monotonic() - self._began[0]
-
-    def append(self, path: Path, number: int) -> None:
-        """One more line of times.jsonl."""
-        stages = {name: {"wall": round(wall, 3), "cpu": round(cpu, 3)} for name, (wall, cpu) in self.stages.items()}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"round": number, **stages}, allow_nan=False) + "\n")
-
-
-def stop_reason(plan: Plan, rounds: list[dict[str, Any]], minutes: float) -> str | None:
-    """Why the run ends after these rounds, or None to go on."""
-    rules, last = plan.run, rounds[-1]
-    measured = [next(iter(entry["heldout"].values()))["exact"] for entry in rounds if entry.get("heldout")]
-    held = [value for value in measured if value is not None]
-    if last["round"] >= rules.rounds:
-        return "rounds"
-    if rules.max_rollouts and last["rollouts"] >= rules.max_rollouts:
-        return "rollouts"
-    if rules.max_minutes and minutes >= rules.max_minutes:
-        return "time"
-    if rules.target_exact and held and held[-1] >= rules.target_exact:
-        return "target"
-    if rules.stop_on_collapse and held and held[-1] < max(held) / 2:
-        return "collapse"
-    return None

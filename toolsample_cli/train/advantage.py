@@ -1,7 +1,8 @@
 """Rewards of a group to advantages.
 
 GRPO, Dr.GRPO (no std), leave-one-out, and GDPO (each component normalised in its group before the sum). A group
-is all rollouts of one task and round, of any size. Variance is the population variance (ddof 0), epsilon 1e-6.
+is all rollouts of one task and round, of any size. Variance is the population variance (ddof 0), epsilon 1e-6;
+`group_sample_std` divides by the sample's (ddof 1), as veRL and ToolRL do.
 Self-exemplifying bonus (ToolExpander; our reading, the paper's treatment of the std is not public to us): in a
 group that is otherwise tied a bonus of 0.01 divided by its own std would weigh as much as a right answer, hence
 `bonus_mode`: literal | excluded (std without the bonus; 1 where that is 0) | std_floor (std at least 0.1).
@@ -19,7 +20,7 @@ BONUS_STD_FLOOR = 0.1
 DEAD = 1e-9
 """A group whose rewards without bonus spread no more than this is dead: it teaches nothing but the bonus."""
 
-ADVANTAGES = ("group_std", "group_std_floor", "group_mean", "leave_one_out", "gdpo")
+ADVANTAGES = ("group_std", "group_sample_std", "group_std_floor", "group_mean", "leave_one_out", "gdpo")
 BONUS_MODES = ("literal", "excluded", "std_floor")
 
 
@@ -67,6 +68,9 @@ def advantages(
     else:
         floor = BONUS_STD_FLOOR if method == "group_std_floor" else 0.0
         divisor_G = _divisor(reward_R, bonus_R, group_R, n_groups, bonus_mode)
+        if method == "group_sample_std":
+            size_G = np.bincount(group_R, minlength=n_groups)
+            divisor_G = divisor_G * np.sqrt(size_G / np.maximum(size_G - 1, 1))
         value_R = _centred(reward_R, group_R, n_groups) / (np.maximum(divisor_G, floor) + EPSILON)[group_R]
     return Advantages(value_R, std_G, dead_G)
 

@@ -5,20 +5,20 @@ One shard is in memory at a time; its tokens go to the store, and what stays is 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from toolsample_cli.errors import ConfigError, DataError, location
+from toolsample_cli.config import TrainConfig
+from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.shards.reading import Folder
 from toolsample_cli.shards.schema import COMPONENTS
 from toolsample_cli.train.advantage import Advantages, advantages
-from toolsample_cli.train.gather import Gathered, Lists, check_ids, gather
+from toolsample_cli.train.gather import gather_rollouts
+from toolsample_cli.train.loss import advantage_of
+from toolsample_cli.train.plain_prompts import condition_on, plain_tasks
 from toolsample_cli.train.token_store import Groups
 
 
@@ -27,7 +27,8 @@ class TrainSet:
     """Groups in a fixed order and one line of facts a rollout (R rows, in the same order).
 
     `facts` columns: rollout_id, task_id, advantage, and for grpo reward, base_reward, bonus, format, exact.
-    `unscored` are rows that came without logprobs.
+    `unscored` are rows that came without logprobs, `off_policy` those that are trained on under another prompt than
+    they were sampled with.
     """
 
     groups: Groups
@@ -38,6 +39,7 @@ class TrainSet:
     counts: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     unscored: frozenset[int] = frozenset()
+    off_policy: frozenset[int] = frozenset()
 
     @property
     def longest(self) -> int:
@@ -46,14 +48,28 @@ class TrainSet:
         return int((prompts + self.groups.tokens_R).max(initial=0))
 
 
-def scored_rollouts(rollouts: Folder, batch: pl.DataFrame, config: Any, vocabulary: int) -> TrainSet:
+def scored_rollouts(
+    rollouts: Folder,
+    batch: pl.DataFrame,
+    config: TrainConfig,
+    vocabulary: int,
+    plain_prompts: Callable[[Collection[str]], Mapping[str, np.ndarray]] | None = None,
+) -> TrainSet:
     """Rollouts that the batch names, with advantages.
 
-    `config` is a TrainConfig, `vocabulary` the rows of the model's embedding. Raises DataError for a rollout that is
-    unknown, errored, without logprobs of the right length, of mixed prompts, or of another tokenizer.
+    `vocabulary` is the number of rows of the model's embedding. Raises DataError for a rollout that is
+    unknown, errored, without logprobs of the right length, of mixed prompts, or of another tokenizer. `plain_prompts`
+    gives prompt ids of tasks, for rows that the batch wants trained on under their plain prompt.
     """
     sampling, warnings = sampling_facts(rollouts)
-    rows = gather(rollouts, batch, vocabulary)
+    rows = gather_rollouts(rollouts, batch, vocabulary)
+    plain = plain_tasks(batch)
+    if plain and plain_prompts is None:
+        raise ConfigError(
+            f"the batch asks to train {len(plain)} few-shot tasks under their plain prompts", hint="add --tasks CORPUS"
+        )
+    prompts = plain_prompts(set(plain.values())) if plain and plain_prompts else {}
+    off_policy_B = condition_on(rows, plain, prompts)
     if rows.unscored_at and config.old_policy == "stored":
         raise DataError(
             f"{rows.unscored_at}: no logprobs, so there is nothing to take a ratio against",
@@ -66,13 +82,14 @@ def scored_rollouts(rollouts: Folder, batch: pl.DataFrame, config: Any, vocabula
     ids = pl.DataFrame({"group": number[rows.group_B], "id": batch["rollout_id"]}).with_row_index("at")
     order_B = ids.sort("group", "id")["at"].to_numpy()
     batch, group_R = batch[order_B], number[rows.group_B][order_B]
+    method = advantage_of(config)
     result = advantages(
         batch["reward"].to_numpy(),
         group_R,
-        method=config.advantage,
+        method=method,
         bonus_R=batch["bonus"].to_numpy(),
         bonus_mode=config.bonus_mode,
-        components=_components(batch) if config.advantage == "gdpo" else None,
+        components=_components(batch) if method == "gdpo" else None,
     )
     masked_B = rows.truncated_B if config.mask_truncated else np.zeros(batch.height, bool)
     groups = rows.ordered(order_B, rank_G, result.value_R, masked_B)
@@ -82,7 +99,8 @@ def scored_rollouts(rollouts: Folder, batch: pl.DataFrame, config: Any, vocabula
     counts = {"dropped_tokens": int((groups.tokens_R - groups.usable_R).sum())}
     latest = max((key[1] for key in keys), default=0)
     missing = frozenset(np.flatnonzero(~rows.scored_B[order_B]).tolist())
-    return TrainSet(groups, facts, latest, sampling, result, counts, warnings, missing)
+    moved = frozenset(np.flatnonzero(off_policy_B[order_B]).tolist())
+    return TrainSet(groups, facts, latest, sampling, result, counts, warnings, missing, moved)
 
 
 def _components(batch: pl.DataFrame) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
@@ -129,44 +147,3 @@ def sampling_facts(rollouts: Folder) -> tuple[float, list[str]]:
             "the server did not tell which distribution its logprobs are of: log_ratio_first must be about 0"
         )
     return temperature, warnings
-
-
-def demonstrations(tasks: pl.DataFrame, chat: Any, where: Path | str, vocabulary: int) -> TrainSet:
-    """Gold answers as rollouts of advantage 1 for the supervised objective; tasks without a gold text are rendered.
-
-    Raises DataError with file, row and task where there is nothing to imitate.
-    """
-    rows, facts = Gathered(tasks.height), []
-    for number, task in enumerate(tasks.iter_rows(named=True)):
-        place = location(where, row=number + 1, task=task["task_id"])
-        prompt, completion = (
-            np.array(ids, dtype=np.int64)
-            for ids in (chat.prompt_ids(task), chat.completion_ids(gold_text(task, place)))
-        )
-        for name, ids in (("prompt", prompt), ("completion", completion)):
-            lists = Lists(pl.Series([ids.tolist()], dtype=pl.List(pl.Int64)))
-            check_ids(lists, vocabulary, lambda _, place=place, name=name: f"{place}: {name}")
-        rows.group_B[number] = rows.prompt((task["task_id"], number), prompt)
-        rows.place_B[number] = rows.columns.completions.append(completion)
-        rows.columns.logprobs.append(np.zeros(len(completion), np.float32))
-        rows.tokens_B[number] = rows.usable_B[number] = len(completion)
-        facts.append((task["task_id"], task["task_id"], 1.0))
-    every = np.arange(tasks.height)
-    groups = rows.ordered(every, every, np.ones(tasks.height), np.zeros(tasks.height, bool))
-    schema = {"rollout_id": pl.String, "task_id": pl.String, "advantage": pl.Float64}
-    return TrainSet(groups, pl.DataFrame(facts, schema=schema, orient="row"), 0)
-
-
-def gold_text(task: Mapping[str, Any], place: str) -> str:
-    """A task's gold answer as its protocol writes it: its own text, else its calls rendered."""
-    from toolsample_cli.toolcalls.call import Call
-    from toolsample_cli.toolcalls.protocols import PROTOCOLS
-
-    if task["gold_text"]:
-        return task["gold_text"]
-    calls = [Call(call["name"], call["arguments"]) for call in json.loads(task["gold_json"])]
-    if not calls:
-        raise DataError(f"{place}: neither gold text nor gold calls, so there is nothing to imitate")
-    if task["protocol"] not in PROTOCOLS:
-        raise DataError(f"{place}: unknown protocol {task['protocol']!r}", hint=f"known: {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[task["protocol"]].render(calls)

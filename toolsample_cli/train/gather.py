@@ -39,6 +39,20 @@ class Gathered:
             self.prompts.append((self.columns.prompts.append(ids), len(ids), digest))
         return number if self.prompts[number][2] == digest else None
 
+    def add(self, key: tuple[str, int], at: int, prompt: np.ndarray, completion: np.ndarray) -> None:
+        """A completion that nobody sampled, as row `at`: all of its tokens are usable."""
+        number = self.prompt(key, prompt)
+        assert number is not None, key
+        self.group_B[at] = number
+        self.place_B[at] = self.columns.completions.append(completion)
+        self.columns.logprobs.append(np.zeros(len(completion), np.float32))
+        self.tokens_B[at] = self.usable_B[at] = len(completion)
+
+    def replace_prompt(self, number: int, ids: np.ndarray) -> None:
+        """Another prompt for a group whose rows are all there."""
+        digest = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()
+        self.prompts[number] = (self.columns.prompts.append(ids), len(ids), digest)
+
     def ordered(self, order_B: np.ndarray, rank_G: np.ndarray, advantage_R: np.ndarray, masked_B: np.ndarray) -> Groups:
         """The groups in the order of `rank_G`, their rollouts in `order_B`."""
         places, lengths = (np.array([p[i] for p in self.prompts], np.int64)[rank_G] for i in (0, 1))
@@ -56,8 +70,11 @@ class Gathered:
         )
 
 
-def gather(rollouts: Folder, batch: pl.DataFrame, vocabulary: int) -> Gathered:
-    """The rollouts that the batch names; `vocabulary` is the number of rows of the model's embedding."""
+def gather_rollouts(rollouts: Folder, batch: pl.DataFrame, vocabulary: int, *, scored: bool = True) -> Gathered:
+    """The rollouts that the batch names; `vocabulary` is the number of rows of the model's embedding.
+
+    `scored` False takes every token as usable, whatever its logprob: nothing is divided by it.
+    """
     twice = batch.filter(pl.col("rollout_id").is_duplicated())
     if twice.height:
         raise DataError(f"the batch names rollout {twice['rollout_id'][0]} more than once", hint="rerun curriculum")
@@ -65,7 +82,8 @@ def gather(rollouts: Folder, batch: pl.DataFrame, vocabulary: int) -> Gathered:
     rows = Gathered(batch.height)
     for shard, frame in rollouts.frames(COLUMNS):
         frame = frame.with_row_index("line__")
-        _take(frame.join(wanted, on="rollout_id", how="inner", maintain_order="left"), shard, rows, vocabulary)
+        mine = frame.join(wanted, on="rollout_id", how="inner", maintain_order="left")
+        _take(mine, shard, rows, vocabulary, scored)
     missing = batch.filter(pl.Series(rows.group_B < 0))
     if missing.height:
         raise DataError(
@@ -76,7 +94,7 @@ def gather(rollouts: Folder, batch: pl.DataFrame, vocabulary: int) -> Gathered:
     return rows
 
 
-def _take(found: pl.DataFrame, shard: Shard, rows: Gathered, vocabulary: int) -> None:
+def _take(found: pl.DataFrame, shard: Shard, rows: Gathered, vocabulary: int, by_logprobs: bool) -> None:
     """One shard's rollouts of the batch, checked, into the store."""
 
     def where(row: int) -> str:
@@ -96,7 +114,8 @@ def _take(found: pl.DataFrame, shard: Shard, rows: Gathered, vocabulary: int) ->
     for name, lists in (("prompt", prompts), ("completion", completions)):
         check_ids(lists, vocabulary, lambda row, name=name: f"{where(row)}: {name}")
     filled = np.zeros(len(completions.flat), np.float32)
-    filled[np.repeat(scored, completions.count)] = logprobs.flat
+    if by_logprobs:
+        filled[np.repeat(scored, completions.count)] = logprobs.flat
     place = rows.columns.completions.append(completions.flat)
     rows.columns.logprobs.append(filled)
     good = np.concatenate([[0], np.cumsum(usable(filled))])

@@ -3,15 +3,16 @@
 GRPO, DAPO (2503.14476), Dr.GRPO (2503.20783), GSPO (2507.18071), CISPO (2506.13585), SAPO (2511.20347) as one
 table: how the ratio is taken, what surrogate it enters, what the sum is divided by. Deviations: (1) the log-ratio
 is clamped to +-20 before exp; (2) tokens without a usable stored logprob are left out; (3) CISPO's cap is an
-absolute upper bound on the ratio (`cispo_cap`, 5.0), no lower one, as TRL has it; (4) dual clip for A < 0.
+absolute upper bound on the ratio (`cispo_cap`, 5.0), no lower one, as TRL has it; (4) dual clip for A < 0 on request.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from toolsample_cli.config import TrainConfig
 from toolsample_cli.train.batch import Tokens
 
 LOG_RATIO_LIMIT = 20.0
@@ -19,25 +20,32 @@ LOG_RATIO_LIMIT = 20.0
 
 
 @dataclass(frozen=True)
-class Kind:
-    """ratio: token | sequence. surrogate: clip | cispo | sapo. divide: tokens | rollouts | constant."""
+class LossForm:
+    """What a loss is made of and the numbers it was published with.
+
+    ratio: token | sequence. surrogate: clip | cispo | sapo. divide: tokens | rollouts | constant. None of the papers
+    clips a second time for A < 0 (`dual_clip` 0). `advantage` is what the paper takes with it.
+    """
 
     ratio: str
     surrogate: str
     divide: str
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float = 0.0
+    advantage: str = "group_std"
 
 
-LOSSES: dict[str, Kind] = {
-    "grpo": Kind("token", "clip", "rollouts"),
-    "dapo": Kind("token", "clip", "tokens"),
-    "dr_grpo": Kind("token", "clip", "constant"),
-    "gspo": Kind("sequence", "clip", "rollouts"),
-    "cispo": Kind("token", "cispo", "tokens"),
-    "sapo": Kind("token", "sapo", "rollouts"),
+LOSSES: dict[str, LossForm] = {
+    # 2402.03300 writes epsilon without a value; 0.2 is PPO's and what the code around it uses
+    "grpo": LossForm("token", "clip", "rollouts"),
+    "dapo": LossForm("token", "clip", "tokens", clip_high=0.28),
+    "dr_grpo": LossForm("token", "clip", "constant", advantage="group_mean"),
+    "gspo": LossForm("sequence", "clip", "rollouts", clip_low=3e-4, clip_high=4e-4),
+    "cispo": LossForm("token", "cispo", "tokens"),  # neither clip is used; its cap is `cispo_cap`
+    "sapo": LossForm("token", "sapo", "rollouts"),  # nor here; its slopes are 1 and 1.05
 }
-"""Name of a loss -> what it is made of."""
-
-KLS = ("k1", "k2", "k3")
+"""Name of a loss -> its form; whatever a user leaves open is taken from here."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,43 @@ class Rule:
     is_mode: str = "truncate"
 
     @property
-    def kind(self) -> Kind:
+    def form(self) -> LossForm:
         """The entry of LOSSES with the divisor that was asked for."""
-        kind = LOSSES[self.loss]
-        return kind if self.divide == "auto" else Kind(kind.ratio, kind.surrogate, self.divide)
+        form = LOSSES[self.loss]
+        return form if self.divide == "auto" else replace(form, divide=self.divide)
+
+    def describe(self) -> str:
+        """The numbers in force, in one line."""
+        form, parts = self.form, [self.loss]
+        if form.surrogate == "clip":
+            parts.append(f"clip {self.clip_low:g}/{self.clip_high:g}")
+            parts.append(f"dual clip {self.dual_clip:g}" if self.dual_clip else "no dual clip")
+        elif form.surrogate == "cispo":
+            parts.append(f"ratio capped at {self.cispo_cap:g}")
+        else:
+            parts.append(f"slopes {self.sapo_positive:g}/{self.sapo_negative:g}")
+        parts.append(f"over {form.divide}")
+        parts += [f"kl {self.kl:g}"] if self.kl else []
+        parts += [f"entropy {self.entropy:g}"] if self.entropy else []
+        return " ".join([parts[0], ", ".join(parts[1:])])
+
+
+def rule_of(config: TrainConfig) -> Rule:
+    """The loss part of the settings; what they leave open is as the loss was published."""
+    names = ("loss", "cispo_cap", "kl", "kl_kind", "is_cap", "is_mode")
+    form = LOSSES[config.loss]
+    clips = {name: getattr(config, name) for name in ("clip_low", "clip_high", "dual_clip")}
+    return Rule(
+        **{name: getattr(config, name) for name in names},
+        **{name: getattr(form, name) if value is None else value for name, value in clips.items()},
+        divide=config.loss_divide,
+        entropy=config.entropy_bonus,
+    )
+
+
+def advantage_of(config: TrainConfig) -> str:
+    """The advantage that is asked for, or the one that the loss was published with."""
+    return LOSSES[config.loss].advantage if config.advantage == "auto" else config.advantage
 
 
 @dataclass(frozen=True)
@@ -114,20 +155,21 @@ def policy_loss(
     log_ratio_N = torch.where(use_N, logp_N - base_N, torch.zeros_like(logp_N))
     advantage_N = tokens.advantage_R.index_select(0, tokens.row_N)
     length_N = _per_rollout(use_N.to(logp_N.dtype), tokens).clamp(min=1.0)
-    kind = rule.kind
-    if kind.ratio == "sequence":
+    form = rule.form
+    if form.ratio == "sequence":
         level_N = _per_rollout(log_ratio_N, tokens) / length_N
     else:
         level_N = log_ratio_N
     ratio_N = level_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    loss_N, low_N, high_N = _surrogate(ratio_N, logp_N, advantage_N, kind, rule)
+    loss_N, low_N, high_N = _surrogate(ratio_N, logp_N, advantage_N, form, rule)
     if anchor_N is not None and rule.is_cap > 0:
-        loss_N = loss_N * _importance(anchor_N, tokens, rule)
+        gap_N = (anchor_N.detach() - tokens.old_N).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        loss_N = loss_N * importance_weight(gap_N, rule)
     kl_N = None
     if rule.kl > 0 and reference_N is not None:
         kl_N = divergence(logp_N, reference_N, rule.kl_kind)
         loss_N = loss_N + rule.kl * kl_N
-    weight_N = _weights(use_N, length_N, kind.divide, step)
+    weight_N = _weights(use_N, length_N, form.divide, step)
     share_N = torch.where(use_N, loss_N * weight_N, torch.zeros_like(loss_N))
     if rule.entropy > 0 and entropy_N is not None:  # the mean over tokens, whatever divides the policy term
         share_N = share_N - torch.where(use_N, rule.entropy * entropy_N / max(step.tokens, 1), 0.0)
@@ -143,13 +185,13 @@ def policy_loss(
 
 
 def _surrogate(
-    ratio_N: torch.Tensor, logp_N: torch.Tensor, advantage_N: torch.Tensor, kind: Kind, rule: Rule
+    ratio_N: torch.Tensor, logp_N: torch.Tensor, advantage_N: torch.Tensor, form: LossForm, rule: Rule
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if kind.surrogate == "cispo":
+    if form.surrogate == "cispo":
         high_N = ratio_N > rule.cispo_cap
         weight_N = ratio_N.clamp(max=rule.cispo_cap).detach()
         return -weight_N * advantage_N * logp_N, torch.zeros_like(high_N), high_N
-    if kind.surrogate == "sapo":
+    if form.surrogate == "sapo":
         slope_N = torch.full_like(ratio_N, rule.sapo_positive).masked_fill(advantage_N <= 0, rule.sapo_negative)
         none_N = torch.zeros_like(ratio_N, dtype=torch.bool)
         return -torch.sigmoid(slope_N * (ratio_N - 1)) * 4 / slope_N * advantage_N, none_N, none_N
@@ -162,8 +204,11 @@ def _surrogate(
     return -gain_N, low_N, high_N
 
 
-def _importance(anchor_N: torch.Tensor, tokens: Tokens, rule: Rule) -> torch.Tensor:
-    gap_N = (anchor_N.detach() - tokens.old_N).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+def importance_weight(gap_N: torch.Tensor, rule: Rule) -> torch.Tensor:
+    """exp of the log-ratio between the policy at the start of the round and the one that sampled, cut or masked at
+    `is_cap` (0: no weights, all 1)."""
+    if rule.is_cap <= 0:
+        return torch.ones_like(gap_N)
     weight_N = gap_N.exp()
     if rule.is_mode == "mask":
         return torch.where(weight_N <= rule.is_cap, weight_N, torch.zeros_like(weight_N))

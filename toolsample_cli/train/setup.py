@@ -15,6 +15,7 @@ from toolsample_cli.models.loading import pick_dtype, read_config, read_weights
 from toolsample_cli.train import adapter, attention, checkpoint, four_bit, fused_ops
 from toolsample_cli.train.distributed import World, shard
 from toolsample_cli.train.policy import Policy, supports_packing
+from toolsample_cli.train.schedule import initial_rate
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def make_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=True)
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=initial_rate(config), fused=True)
 
 
 def make_policy(loaded: Loaded, source: str, temperature: float, world: World) -> Policy:

@@ -32,8 +32,12 @@ from toolsample_cli.shards.reading import Folder, open_folder, refuse_nested
 from toolsample_cli.stage import Account, Options
 from toolsample_cli.train import adapter, checkpoint, preconditions
 from toolsample_cli.train.checkpoint import Position, Writer, no_records
-from toolsample_cli.train.data import TrainSet, demonstrations, scored_rollouts
+from toolsample_cli.train.data import TrainSet, scored_rollouts
 from toolsample_cli.train.distributed import World
+from toolsample_cli.train.imitation import demonstrations, right_rollouts
+from toolsample_cli.train.loss import rule_of
+from toolsample_cli.train.plain_prompts import prompts_of
+from toolsample_cli.train.schedule import Passes, outlook, passes_of
 from toolsample_cli.train.setup import (
     Loaded,
     load_base,
@@ -43,8 +47,8 @@ from toolsample_cli.train.setup import (
 )
 from toolsample_cli.train.step_tables import dead_share, summary, write_tables
 from toolsample_cli.train.subtask_spans import TokenSpans
-from toolsample_cli.train.tracking import open_trackers
-from toolsample_cli.train.trainer import Run, score_all, train_round
+from toolsample_cli.train.tracking import TrackedRun, check_trackers, open_trackers
+from toolsample_cli.train.trainer import Run, anchor_rollouts, off_policy_line, train_round
 
 DEAD_ROUNDS = 3
 """Successive rounds without a live group after which training stops: the loop looks alive but learns nothing."""
@@ -59,8 +63,12 @@ def run(
     config: TrainConfig,
     options: Options,
     tasks: Path | None = None,
+    tracked: TrackedRun | None = None,
 ) -> Account:
-    """Train one round; see `toolsample train --help`. `source` is rollouts (grpo) or tasks (sft)."""
+    """Train one round; see `toolsample train --help`. `source` is rollouts, or tasks (sft); `batch` scores (sft).
+
+    `tracked`: the run of several rounds that trackers log to; by default a run of its own, named as `out`'s folder.
+    """
     out = Path(out)
     options.refuse_slice("train", "torchrun spreads it over devices")
     refuse_nested(out, source, batch, tasks)
@@ -69,6 +77,7 @@ def run(
     if config.kl > 0 and not config.reference and not config.lora_rank:
         raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
     adapter.check(config)
+    check_trackers(config.track)
     if config.keep and not config.save_every:
         raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
     account = Account("train", wrote=None if options.dry_run else out)
@@ -78,22 +87,24 @@ def run(
     before = (checkpoint.read_position(Path(model)) if Path(model).is_dir() else None) or Position()
     preconditions.refuse_other_base(model, before, config)
     if options.dry_run:
-        account.rows_in = folders["batch" if config.objective == "grpo" else "tasks"].rows
+        account.rows_in = next(folders[name].rows for name in ("batch", "scores", "tasks") if name in folders)
         account.extra["would train on"] = f"{account.rows_in} rows in {config.steps * config.epochs} steps"
+        account.extra |= _in_force(config, _passes(folders, before, config))
         return account
     with _lock(out, options):
         if preconditions.finished(out, record, inputs, overwrite=options.overwrite):
             shutil.rmtree(checkpoint.partial_of(out), ignore_errors=True)  # of a run killed right after it finished
             account.extra["nothing to do"] = "this round is finished"
             return account
-        if batch is not None and not folders["batch"].rows:
+        if "batch" in folders and not folders["batch"].rows:
             raise EmptyBatch(
                 f"{batch}: no rows to train on", hint="skip this round's training, go on with the next draw"
             )
         check_room(out, preconditions.bytes_needed(model, config), what="a checkpoint and its optimizer")
         world = World.start(config.device)
         try:
-            return _Round(model, out, folders, record, inputs, config, options, world, before).go(account)
+            tracked = tracked or TrackedRun(out.parent, out.parent.resolve().name, resumed=False)
+            return _Round(model, out, folders, record, inputs, config, options, world, before, tracked).go(account)
         finally:
             world.close()
 
@@ -117,11 +128,25 @@ def _prompting(folders: dict[str, Folder]) -> Json:
     return asked.record() if asked else None
 
 
+def _passes(folders: dict[str, Folder], before: Position, config: TrainConfig) -> Passes:
+    counts = folders["batch"].counts if "batch" in folders else {}
+    return passes_of(counts, before.rounds, config)
+
+
+def _in_force(config: TrainConfig, passes: Passes) -> dict[str, str]:
+    """The numbers that a user may have left open."""
+    facts = {"learning rate": outlook(config, passes)}
+    return facts if config.objective == "sft" else facts | {"loss form": rule_of(config).describe()}
+
+
 def _open(source: Path, batch: Path | None, tasks: Path | None, config: TrainConfig) -> dict[str, Folder]:
     if config.objective == "sft":
-        if batch is not None or tasks is not None:
-            raise ConfigError("objective sft takes one folder of tasks and no batch")
-        return {"tasks": open_folder(source, schema.TASKS)}
+        if batch is None and tasks is not None:
+            raise ConfigError("objective sft takes tasks, or rollouts and their scores; --tasks is for these")
+        if batch is None:
+            return {"tasks": open_folder(source, schema.TASKS)}
+        folders = {"rollouts": open_folder(source, schema.ROLLOUTS), "scores": open_folder(batch, schema.SCORES)}
+        return folders | ({"tasks": open_folder(tasks, schema.TASKS)} if tasks else {})
     if batch is None:
         raise ConfigError("a batch is missing", hint="toolsample train ROLLOUTS BATCH --model M -o OUT")
     folders = {"rollouts": open_folder(source, schema.ROLLOUTS), "batch": open_folder(batch, schema.BATCH)}
@@ -141,6 +166,7 @@ class _Round:
     options: Options
     world: World
     before: Position
+    tracked: TrackedRun
 
     @property
     def partial(self) -> Path:
@@ -179,6 +205,9 @@ class _Round:
         account.rows_in, account.rows_out = data.facts.height, position.records.height
         account.dropped = {name: count for name, count in data.counts.items() if count}
         account.extra |= summary(position, sft=self.config.objective == "sft")
+        account.extra |= _in_force(self.config, run.passes)
+        if data.off_policy:
+            account.extra["under the plain prompt"] = off_policy_line(run)
         account.extra |= {"warnings": "; ".join(data.warnings)} if data.warnings else {}
         position = replace(position, rounds=position.rounds + 1, done=0, metrics=[], records=no_records())
         writer.write(self.out, run.policy, run.optimizer, position)
@@ -188,7 +217,13 @@ class _Round:
 
     def _data(self, loaded: Loaded, tokenizer: Any) -> TrainSet:
         wanted, limit = self.options.wanted_ids(), self.options.limit
-        if self.config.objective == "sft":
+        if self.config.objective == "sft" and "scores" in self.folders:
+            rollouts, scores = self.folders["rollouts"], self.folders["scores"]
+            warnings = preconditions.refuse_other_tokenizer(rollouts, self.model, tokenizer)
+            most = self.config.right_per_task
+            data = right_rollouts(rollouts, scores, most, loaded.vocabulary, wanted, limit)
+            data.warnings += warnings
+        elif self.config.objective == "sft":
             folder = self.folders["tasks"]
             tasks = folder.load()
             tasks = tasks if wanted is None else tasks.filter(pl.col("task_id").is_in(sorted(wanted)))
@@ -201,8 +236,15 @@ class _Round:
             batch = batch if wanted is None else batch.filter(pl.col("task_id").is_in(sorted(wanted)))
             if limit is not None:  # whole groups, or their advantages would be wrong
                 batch = batch.filter(pl.col("task_id").is_in(batch.head(limit)["task_id"].unique().to_list()))
-            data = scored_rollouts(rollouts, batch, self.config, loaded.vocabulary)
+            tasks = self.folders.get("tasks")
+            prompts = (lambda ids: prompts_of(tasks, ids, Chat(tokenizer))) if tasks else None
+            data = scored_rollouts(rollouts, batch, self.config, loaded.vocabulary, prompts)
             data.warnings = warnings + data.warnings
+            by_pass = self.config.lr_schedule != "constant" and self.config.lr_decay_unit == "pass"
+            if by_pass and "passes" not in self.folders["batch"].counts:
+                data.warnings.append(
+                    "the batch does not say how far the corpus was gone through: a round counts as a pass"
+                )
         if not data.groups:
             raise DataError(f"{next(iter(self.folders.values())).path}: no rows to train on")
         if loaded.longest and data.longest > loaded.longest:
@@ -215,10 +257,11 @@ class _Round:
         found = self._resumable()
         if self.config.keep:
             self._own_steps(found)
-        run = Run(policy, None, data, config, world, before, packed=loaded.packed)
+        passes = _passes(self.folders, before, config)
+        run = Run(policy, None, data, config, world, before, passes, packed=loaded.packed)
         run.tick, run.expect = self.options.tick, self.options.expect
-        if config.objective == "grpo" and config.old_policy == "recompute":
-            score_all(run, policy)
+        if config.objective == "grpo" and (config.old_policy == "recompute" or data.off_policy):
+            anchor_rollouts(run, policy, every=config.old_policy == "recompute")
         if found is not None:  # anchors belong to the start of the round, weights to where it stopped
             start = str(self.partial)
             where = (base or self.model) if config.lora_rank else None
@@ -237,7 +280,7 @@ class _Round:
         if config.subtasks and config.objective == "grpo":
             run.spans = TokenSpans(tokenizer).of
         if config.track and world.first:
-            run.trackers = open_trackers(config.track, self.out.parent, self.record)
+            run.trackers = open_trackers(config.track, self.tracked, self.record)
         return run
 
     def _save(self, writer: Writer, run: Run, now: Position) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError, MissingDependency
+from toolsample_cli.hashing import hash_text
+from toolsample_cli.json_types import Json
 
 
 class Tracker(Protocol):
@@ -20,15 +25,25 @@ class Tracker(Protocol):
         """Flush and end the run."""
 
 
-class TensorBoard:
-    """Event files in `<folder>/tensorboard`."""
+@dataclass(frozen=True)
+class TrackedRun:
+    """What is one run in a tracker: the rounds of one arm and seed, whose steps count on. `resumed`: further calls
+    of train log to the same run."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    folder: Path
+    name: str
+    resumed: bool = True
+
+
+class TensorBoard:
+    """Event files in `<folder>/tensorboard`, one for each round of a run."""
+
+    def __init__(self, run: TrackedRun, config: Mapping[str, Json]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingDependency("tensorboard", needed_for="--track tensorboard", install=_INSTALL) from None
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._writer = SummaryWriter(str(run.folder / "tensorboard"))
         self._writer.add_text("config", "\n".join(f"    {key} = {value}" for key, value in config.items()))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -44,14 +59,17 @@ class TensorBoard:
 class Wandb:
     """wandb, or trackio, which has its interface."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], module: str = "wandb") -> None:
+    def __init__(self, run: TrackedRun, config: Mapping[str, Json], module: str = "wandb") -> None:
         import importlib
 
         try:
             self._module = importlib.import_module(module)
         except ImportError:
             raise MissingDependency(module, needed_for=f"--track {module}", install=f"pip install {module}") from None
-        self._run = self._module.init(project="toolsample", name=folder.resolve().name, config=dict(config))
+        again: dict[str, str] = {"resume": "allow"} if run.resumed else {}
+        if run.resumed and module == "wandb":  # trackio knows a run by its name
+            again["id"] = f"{hash_text(str(run.folder.resolve())):016x}"
+        self._module.init(project="toolsample", name=run.name, config=dict(config), **again)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One point a metric."""
@@ -62,18 +80,30 @@ class Wandb:
         self._module.finish()
 
 
-def _trackio(folder: Path, config: Mapping[str, Any]) -> Tracker:
-    return Wandb(folder, config, "trackio")
+def _trackio(run: TrackedRun, config: Mapping[str, Json]) -> Tracker:
+    return Wandb(run, config, "trackio")
 
 
 _INSTALL = 'pip install "toolsample[track]"'
-TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": Wandb, "trackio": _trackio}
+TRACKERS: dict[str, Callable[[TrackedRun, Mapping[str, Json]], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "trackio": _trackio,
+}
 
 
-def open_trackers(names: str, folder: Path, config: Mapping[str, Any]) -> list[Tracker]:
-    """Trackers by comma-separated names; ConfigError for an unknown one, MissingDependency for an absent one."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
+def check_trackers(names: str) -> list[str]:
+    """The names in a comma-separated list; ConfigError for an unknown one, MissingDependency for an absent package."""
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    for name in asked:
         if name not in TRACKERS:
             raise ConfigError(f"track = {name!r}: not one of {', '.join(TRACKERS)}", hint=nearest(name, TRACKERS))
-    return [TRACKERS[name](folder, config) for name in wanted]
+        if name not in sys.modules and find_spec(name) is None:
+            install = _INSTALL if name == "tensorboard" else f"pip install {name}"
+            raise MissingDependency(name, needed_for=f"--track {name}", install=install)
+    return asked
+
+
+def open_trackers(names: str, run: TrackedRun, config: Mapping[str, Json]) -> list[Tracker]:
+    """Trackers by comma-separated names; the errors are those of `check_trackers`."""
+    return [TRACKERS[name](run, config) for name in check_trackers(names)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -18,14 +18,21 @@ import torch
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import StageFailure
 from toolsample_cli.stage import silent
-from toolsample_cli.train.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan
+from toolsample_cli.train.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan, usable
 from toolsample_cli.train.checkpoint import Position
 from toolsample_cli.train.collapse import collapse
 from toolsample_cli.train.data import TrainSet
 from toolsample_cli.train.distributed import World, whole
-from toolsample_cli.train.loss import Rule, StepSize, likelihood_loss, policy_loss
+from toolsample_cli.train.loss import (
+    LOG_RATIO_LIMIT,
+    StepSize,
+    importance_weight,
+    likelihood_loss,
+    policy_loss,
+    rule_of,
+)
 from toolsample_cli.train.policy import Policy
-from toolsample_cli.train.schedule import Schedule
+from toolsample_cli.train.schedule import Passes, schedule_of
 from toolsample_cli.train.step_metrics import StepTally, batch_facts, record
 from toolsample_cli.train.tracking import Tracker
 
@@ -44,6 +51,7 @@ class Run:
     config: TrainConfig
     world: World
     position: Position
+    passes: Passes = field(default_factory=lambda: Passes(0.0, 1.0))
     constant: int = 1
     packed: bool = True
     save: Callable[[Position], None] | None = None
@@ -53,26 +61,6 @@ class Run:
     anchored: bool = False
     spans: Callable[[np.ndarray], np.ndarray] | None = None
     trackers: Sequence[Tracker] = ()
-
-
-def rule_of(config: TrainConfig) -> Rule:
-    """The loss part of the settings."""
-    names = ("loss", "clip_low", "clip_high", "dual_clip", "cispo_cap", "kl", "kl_kind", "is_cap", "is_mode")
-    picked = {name: getattr(config, name) for name in names}
-    return Rule(**picked, divide=config.loss_divide, entropy=config.entropy_bonus)
-
-
-def schedule_of(config: TrainConfig) -> Schedule:
-    """The learning-rate part of the settings."""
-    return Schedule(
-        config.lr,
-        config.lr_schedule,
-        config.lr_decay,
-        config.lr_decay_unit,
-        config.lr_floor,
-        config.lr_horizon,
-        config.warmup_steps,
-    )
 
 
 def step_order(count: int, config: TrainConfig, rounds: int) -> list[np.ndarray]:
@@ -92,7 +80,8 @@ def train_round(run: Run) -> Position:
     run.expect(sum(len(run.data.groups.outline(n).rollouts) for step in order[run.position.done :] for n in step))
     for index in range(run.position.done, len(order)):
         groups = [run.data.groups.outline(number) for number in order[index]]
-        rate = schedule.at(run.position.rounds + index / len(order), run.position.step)
+        done = index / len(order)
+        rate = schedule.at(run.passes.at(done), run.position.rounds + done, run.position.step)
         metrics, rows = one_step(run, groups, rate)
         _note(run, groups, metrics, rows)
         run.position.done = index + 1
@@ -211,12 +200,23 @@ def anchor_logprobs(run: Run, micro: Pack) -> torch.Tensor:
     return torch.from_numpy(values).to(run.world.device)
 
 
-def score_all(run: Run, policy: Policy) -> None:
-    """Anchor every rollout: its logprobs under a policy, in one pass without gradient; the same on every rank."""
+def anchor_rollouts(run: Run, policy: Policy, *, every: bool) -> None:
+    """Anchor rollouts: their logprobs under a policy, in one pass without gradient; the same on every rank.
+
+    With `every` False only those are scored that are off-policy by their prompt; the anchors of the others are their
+    stored logprobs, so that their loss is what it is without anchors.
+    """
     policy.train(run.policy.training)
     groups = run.data.groups
+    moved = [any(r.row in run.data.off_policy for r in group.rollouts) for group in groups.outlines()]
+    chosen = [group for group, off in zip(groups.outlines(), moved, strict=True) if every or off]
+    if not every:
+        for group, off in zip(groups.outlines(), moved, strict=True):
+            for rollout in () if off else groups.load(group).rollouts:
+                known = usable(rollout.logprobs)
+                groups.set_anchor(rollout.row, np.where(known, rollout.logprobs, 0.0).astype(np.float32))
     with torch.no_grad():
-        for members in micro_plans(groups.outlines(), run):
+        for members in micro_plans(chosen, run):
             micro = micro_batch(members, run)
             logp = policy(micro.to(run.world.device), entropy=False)[0].cpu().numpy()
             counts = np.bincount(micro.tokens.row_N.numpy(), minlength=len(micro.tokens.row_ids))
@@ -230,6 +230,20 @@ def score_all(run: Run, policy: Policy) -> None:
     for row in run.data.unscored:
         groups.take_anchor(row)
     run.anchored = True
+
+
+def off_policy_line(run: Run) -> str:
+    """How many completions are trained on under another prompt than they were sampled with, and what they weigh."""
+    groups, weights = run.data.groups, [np.zeros(0)]
+    for group in groups.outlines():
+        for rollout in groups.load(group).rollouts:
+            if rollout.row in run.data.off_policy:
+                known = usable(rollout.logprobs)
+                gap = np.clip((groups.anchor(rollout.row) - rollout.logprobs)[known], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+                weights.append(importance_weight(torch.from_numpy(gap), rule_of(run.config)).numpy())
+    every = np.concatenate(weights)
+    mean = f"{every.mean():.3f}" if len(every) else "unknown"
+    return f"{len(run.data.off_policy)} completions, off-policy, mean weight {mean}"
 
 
 def _sync(run: Run, last: bool) -> None:
@@ -262,7 +276,8 @@ def _note(run: Run, groups: Sequence[GroupOutline], metrics: dict[str, float], r
                 "model's: another policy drew them, or another engine rounds otherwise"
             )
     for tracker in run.trackers:
-        tracker.log(step, {name: value for name, value in metrics.items() if not math.isnan(value)})
+        shown = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        tracker.log(step, shown | {"round": float(run.data.round)})
     watch(run, metrics)
     number = run.data.round
     run.position.metrics += [
