@@ -13,7 +13,7 @@ import polars as pl
 
 from toolsample_cli.bridges.answer_rows import Answer
 from toolsample_cli.config.bridge_knobs import ExportConfig
-from toolsample_cli.errors import DataError
+from toolsample_cli.errors import DataError, location
 from toolsample_cli.json_types import Row
 from toolsample_cli.score.right_answers import right, worse
 from toolsample_cli.shards.reading import Folder, Shard
@@ -41,11 +41,19 @@ def answers(
             scores = scores.filter(pl.col("task_id").is_in(wanted))
         counts["in"] += scores.height
         judged = judge(scores, _rollouts_of(sources, shard, scores))
-        for (task_id,), group in judged.group_by(["task_id"], maintain_order=True):
-            task = tasks.take(str(task_id))
+        good = right_of(judged, config.per_task)
+        counts["task_without_right_answer"] += judged["task_id"].n_unique() - good["task_id"].n_unique()
+        found = pairs_of(judged, config.per_task) if paired else good
+        counts["no_worse_answer"] += good.height - found.height
+        for row in found.iter_rows(named=True):
+            task = tasks.take(row["task_id"])
             if task["split"] == "test" and not config.allow_test_data:
-                raise DataError(f"{sources.tasks.path} (task {task_id}): benchmark test data", hint="--allow-test-data")
-            yield from _of_group(task, group, paired, config.per_task, counts)
+                where = location(sources.tasks.path, task=row["task_id"])
+                raise DataError(f"{where}: benchmark test data", hint="--allow-test-data exports it all the same")
+            if paired:
+                yield Answer(task, row["chosen"], row["reward_chosen"], row["rejected"], row["reward_rejected"])
+            else:
+                yield Answer(task, row["text"], row["reward"])
 
 
 def judge(scores: pl.DataFrame, rollouts: pl.DataFrame) -> pl.DataFrame:
@@ -91,17 +99,21 @@ class _Tasks:
         return self._rows[task_id]
 
 
-def _of_group(task: Row, group: pl.DataFrame, paired: bool, per_task: int, counts: Counter[str]) -> Iterator[Answer]:
-    columns = ("text", "reward")
-    good = group.filter(pl.col("right")).sort("sample").unique("text", keep="first", maintain_order=True).head(per_task)
-    if not good.height:
-        counts["task_without_right_answer"] += 1
-        return
-    bad = group.filter(pl.col("worse")).sort("reward", "sample").select(columns).head(1) if paired else group.head(0)
-    for text, reward in good.select(columns).iter_rows():
-        if not paired:
-            yield Answer(task, text, reward)
-        elif bad.height and bad["reward"][0] < reward:
-            yield Answer(task, text, reward, *bad.row(0))
-        else:
-            counts["no_worse_answer"] += 1
+def right_of(judged: pl.DataFrame, per_task: int = 1) -> pl.DataFrame:
+    """Right answers with different texts, first ones first: task_id, sample, text, reward."""
+    good = judged.filter(pl.col("right")).unique(["task_id", "text"], keep="first", maintain_order=True)
+    good = good.filter(pl.int_range(pl.len()).over("task_id") < per_task)
+    return good.select("task_id", "sample", "text", "reward")
+
+
+def pairs_of(judged: pl.DataFrame, per_task: int = 1) -> pl.DataFrame:
+    """Right answers with a worse one beside each: task_id, chosen, rejected, reward_chosen, reward_rejected.
+
+    The rejected one has the lowest reward of its task, the first sample of those.
+    """
+    worst = judged.filter(pl.col("worse")).sort("reward", "sample").unique("task_id", keep="first", maintain_order=True)
+    beside = worst.select("task_id", rejected="text", reward_rejected="reward")
+    good = right_of(judged, per_task).rename({"text": "chosen", "reward": "reward_chosen"})
+    both = good.join(beside, on="task_id", how="inner", maintain_order="left")
+    columns = ("task_id", "chosen", "rejected", "reward_chosen", "reward_rejected")
+    return both.filter(pl.col("reward_rejected") < pl.col("reward_chosen")).select(columns)

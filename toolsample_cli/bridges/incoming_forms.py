@@ -131,7 +131,7 @@ def _openai_batch(row: Row) -> list[Incoming]:
     ]  # fmt: skip
 
 
-def _lines(row: Row) -> list[Incoming]:
+def plain_lines(row: Row) -> list[Incoming]:
     """Plain rows {task_id or label or prompt, text, sample?, finish_reason?, completion_ids?, logprobs?}."""
     task_id = _label(row.get("label")) or row.get("task_id")
     return [
@@ -159,6 +159,6 @@ FORMS = (
     RolloutForm("openai_batch", frozenset({"custom_id", "response"}), _openai_batch),
     RolloutForm("verl", frozenset({"input", "output"}), _verl),
     RolloutForm("trl", frozenset({"prompt", "completion"}), _trl),
-    RolloutForm("lines", frozenset({"text"}), _lines),
+    RolloutForm("lines", frozenset({"text"}), plain_lines),
 )
 """Most telling first."""

@@ -94,7 +94,7 @@ def run(paths: Paths, out: Path, model: str | None, config: ExportConfig, option
 def _tell(account: Account, shared: _Run) -> None:
     counts, checked, config = shared.counts, shared.checked, shared.config
     account.rows_in = counts.pop("in", 0)
-    account.dropped = dict(counts)
+    account.dropped = {reason: count for reason, count in counts.items() if count}
     account.extra["form"] = config.to
     if checked.prompts:
         account.extra["prompts equal to ours"] = f"{checked.prompts - len(checked.differing)} of {checked.prompts}"

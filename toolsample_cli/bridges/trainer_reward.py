@@ -179,7 +179,7 @@ class TrlReward:
     ) -> list[float]:
         """One reward per completion."""
         del prompts
-        texts, reasons = self._texts(completions, completion_ids)
+        texts, reasons = self.texts(completions, completion_ids)
         found = [
             score_label(text, one, reason, **self.settings)
             for text, reason, one in zip(texts, reasons, label, strict=True)
@@ -194,9 +194,10 @@ class TrlReward:
                 log_metric(f"toolsample/{key}", sum(one[key] for one in found) / len(found))
         return [one["score"] for one in found]
 
-    def _texts(
+    def texts(
         self, completions: Sequence[object], completion_ids: Sequence[Sequence[int]] | None
     ) -> tuple[list[str], list[str | None]]:
+        """The completions as text, special tokens kept and end tokens dropped, and their finish reasons."""
         if completion_ids is None:
             return [_message_text(one) for one in completions], [None] * len(completions)
         end = self.tokenizer.eos_token_id
