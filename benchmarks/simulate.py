@@ -24,20 +24,19 @@ from simulated_world import Settings
 from toolsample_cli.filter import decide as selection
 
 PLAIN = {"weighting": "none"}
-NOW = {"activation_batches": 0}
 ONCE = {"hard_after": 8}  # one group without a right completion, as 10 are in the paper
 
 ARMS = {
     "none": Arm({"method": "none"}, PLAIN),
-    **{m: Arm({"method": m, **NOW}, PLAIN) for m in selection.METHODS if m != "none"},
-    "rds lambda 0": Arm({"method": "rds", "state_weight": 0.0, **NOW}, PLAIN),
-    "rds lambda 1": Arm({"method": "rds", "state_weight": 1.0, **NOW}, PLAIN),
+    **{m: Arm({"method": m}, PLAIN) for m in selection.METHODS if m != "none"},
+    "rds lambda 0": Arm({"method": "rds", "state_weight": 0.0}, PLAIN),
+    "rds lambda 1": Arm({"method": "rds", "state_weight": 1.0}, PLAIN),
     "dapo reward": Arm({"method": "dapo", "metric": "reward"}, PLAIN),
     "tdcl": Arm({"method": "none"}),
-    "dscl": Arm({"method": "rds", **NOW}),
+    "dscl": Arm({"method": "rds"}),
     "dmhs": Arm({"method": "none"}, {**PLAIN, "hard": "fewshot", **ONCE}),
     "drop": Arm({"method": "none"}, {**PLAIN, "hard": "drop", **ONCE}),
-    "dscl + dmhs": Arm({"method": "rds", **NOW}, {"hard": "fewshot", **ONCE}),
+    "dscl + dmhs": Arm({"method": "rds"}, {"hard": "fewshot", **ONCE}),
     "dapo + dmhs": Arm({"method": "dapo"}, {**PLAIN, "hard": "fewshot", **ONCE}),
 }
 

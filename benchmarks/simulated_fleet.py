@@ -11,13 +11,13 @@ import polars as pl
 from simulated_world import SUB, Settings, World
 
 from toolsample_cli.config import CurriculumConfig, FilterConfig
-from toolsample_cli.curriculum import hard_tasks, mastery
-from toolsample_cli.curriculum.mastery import State
-from toolsample_cli.curriculum.sampling import race
+from toolsample_cli.curriculum import hard_tasks, mastery, reweighting
+from toolsample_cli.curriculum.sampling import EpochPlace, race, walk
+from toolsample_cli.curriculum.state import EVEN, WEIGHTED, State
 from toolsample_cli.filter import decide as selection
 from toolsample_cli.filter import statistics
 from toolsample_cli.filter.round_facts import round_facts
-from toolsample_cli.filter.run_state import Standing
+from toolsample_cli.filter.run_state import RunState
 from toolsample_cli.hashing import hash_ids
 
 
@@ -56,7 +56,8 @@ class Fleet:
         first = mastery.first_weights(self.config)
         self.states = [State({}, weights=first) for _ in self.seeds]  # mastery and weights, one a world
         self.hard = State({})  # hard and dropped slots of all worlds
-        self.standings = [Standing() for _ in self.seeds]
+        self.run_states = [RunState() for _ in self.seeds]
+        self.places = [EpochPlace() for _ in self.seeds]
         self.number = -1
 
     def go(self, rounds: int) -> list[dict[str, list[float]]]:
@@ -101,25 +102,25 @@ class Fleet:
             rest = self.history.join(seen.select("slot_id"), on="slot_id", how="anti").select(seen.columns)
             seen = pl.concat([seen, rest])
         parts = [(pl.lit(True), found, 0)]
-        waits = selection.METHODS[self.filter.method].delayed and self.filter.activation_batches > 0
-        if waits or self.filter.method in ("adarft", "greso"):  # their standing moves: judge each world by its own
+        if self.filter.method in ("adarft", "greso"):  # their numbers move: judge each world by its own
             parts = [(pl.col("source") == name, found.filter(source=name), i) for i, name in enumerate(self.names)]
         judged = []
         for mine, facts, i in parts:
             facts = round_facts(facts, self.filter)
-            self.standings[i] = self.standings[i].after(facts, self.filter, first=self.history is None)
-            judged.append(selection.decide(seen.filter(mine), self.filter, self.standings[i], self.number))
+            first_epoch = bool((seen.filter(mine, last_round=self.number)["visits"] == 1).all())
+            self.run_states[i] = self.run_states[i].after(facts, first_epoch)
+            judged.append(selection.decide(seen.filter(mine), self.filter, self.run_states[i], self.number))
         self.history = pl.concat(judged)
         return found.select("slot_id").join(self.history, on="slot_id", how="left", maintain_order="left")
 
     def _rewards(self, scores: pl.DataFrame, now: pl.DataFrame) -> np.ndarray:
         """Training rewards under the weights in force, which then move on with this round's mastery."""
         if self.config.weighting == "none":
-            return mastery.batch(scores, mastery.EVEN, 0.0)["reward"].to_numpy()
-        table = pl.DataFrame({f"w_{name}": [s.weights[name] for s in self.states] for name in mastery.WEIGHTED})
+            return reweighting.batch(scores, EVEN, 0.0)["reward"].to_numpy()
+        table = pl.DataFrame({f"w_{name}": [s.weights[name] for s in self.states] for name in WEIGHTED})
         each = scores.hstack(table[np.repeat(np.arange(len(self.seeds)), self.per_round * self.n)])
-        weights = {name: pl.col(f"w_{name}") for name in mastery.WEIGHTED}
-        reward = mastery.batch(each, weights, 0.0)["reward"].to_numpy()
+        weights = {name: pl.col(f"w_{name}") for name in WEIGHTED}
+        reward = reweighting.batch(each, weights, 0.0)["reward"].to_numpy()
         measured = now.group_by("source", maintain_order=True).agg(**mastery.measures()).drop("source")
         for i, row in enumerate(measured.iter_rows(named=True)):
             known = {name: mean for name, mean in row.items() if mean is not None}
@@ -136,14 +137,27 @@ class Fleet:
             importance[where] = self.history["importance"].to_numpy()
             visits[where] = self.history["visits"].to_numpy()
         even = np.ones(len(self.ids))
-        first = {"epochs": visits, "rank": -importance, "importance": 0 * even}[method.draw]
-        time = race(self.hashes, importance if method.draw == "importance" else even, 0, self.number + 1)
+        if method.draw == "skips":
+            first, time = self._walk(importance)
+        else:
+            first = {"epochs": visits, "rank": -importance, "importance": 0 * even}[method.draw]
+            time = race(self.hashes, importance if method.draw == "importance" else even, 0, self.number + 1)
         first = first.astype(float)
         first[self._rows(pl.Series(self._waiting(), dtype=pl.String))] = -np.inf
         first[self._rows(pl.Series(list(self.hard.dropped), dtype=pl.String))] = np.inf
         shape = (len(self.seeds), self.settings.tasks)
         best = np.lexsort((time.reshape(shape), first.reshape(shape)))[:, : self.per_round]
-        return best + self.settings.tasks * np.arange(len(self.seeds))[:, None]
+        rows = best + self.settings.tasks * np.arange(len(self.seeds))[:, None]
+        if method.draw == "skips":
+            self.places = [place.after(first[mine], time[mine]) for place, mine in zip(self.places, rows, strict=True)]
+        return rows
+
+    def _walk(self, importance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`walk` of every world from its own place."""
+        shape = (len(self.seeds), self.settings.tasks)
+        each = zip(self.hashes.reshape(shape), importance.reshape(shape), self.places, strict=True)
+        walked = [walk(hashes, chance, 0, place) for hashes, chance, place in each]
+        return np.concatenate([first for first, _ in walked]), np.concatenate([key for _, key in walked])
 
     def _waiting(self) -> list[str]:
         """Hard tasks that come first, at most the configured share of each world's draw."""
@@ -175,4 +189,6 @@ class Fleet:
             absent = ~call & (name != "format")
             columns[name] = pl.Series(np.where(absent, np.nan, flat[name]), nan_to_null=True)
             columns[f"{name}_max"] = pl.Series(np.where(absent, np.nan, most[name]), nan_to_null=True)
-        return pl.DataFrame(columns).with_columns(category=pl.lit("made"), self_example=pl.lit(None, pl.Boolean))
+        return pl.DataFrame(columns).with_columns(
+            category=pl.lit("made"), self_example=pl.lit(None, pl.Boolean), calls_json=pl.col("exact").cast(pl.String)
+        )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolsample_cli.config import STAGES, FilterConfig, ImportConfig, RolloutConfig, read_recipe
+from toolsample_cli.config import STAGES, CurriculumConfig, ImportConfig, RolloutConfig, read_recipe
 from toolsample_cli.config.settings import as_record, resolve
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.hashing import digest
@@ -59,7 +59,7 @@ def test_wrong_values_are_named(flags, message):
 
 def test_nan_is_refused_where_no_range_is_given():
     with pytest.raises(ConfigError, match="finite"):
-        resolve(FilterConfig, {"activation_mean": float("nan")})
+        resolve(CurriculumConfig, {"activation_mean": float("nan")})
 
 
 @pytest.mark.parametrize(

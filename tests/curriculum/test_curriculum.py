@@ -14,8 +14,9 @@ from support.curation_data import HALF, RIGHT, WRONG, score_frame, task_row, wri
 
 from toolsample_cli.config import CurriculumConfig, FilterConfig, RolloutConfig, ScoreConfig
 from toolsample_cli.curriculum import mastery as tdcl
-from toolsample_cli.curriculum.mastery import State
+from toolsample_cli.curriculum import reweighting
 from toolsample_cli.curriculum.stage import Paths, run
+from toolsample_cli.curriculum.state import EVEN, WEIGHTED, HardTask, State
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.filter.stage import run as run_filter
 from toolsample_cli.rollout.stage import run as rollout
@@ -54,7 +55,7 @@ class Loop:
         run_filter(scores, history, self.folder / f"groups{r}", self.filter, Options())
         paths = Paths(self.corpus, self.folder / f"groups{r}", scores, state=self.last / "state.json")
         self.last = self.folder / f"round{r}"
-        run(paths, self.last, self.config, Options())
+        self.account = run(paths, self.last, self.config, Options())
         return self.state()
 
     def state(self) -> dict:
@@ -107,7 +108,7 @@ def test_weights_follow_mastery_one_round_later(tmp_path):
 def test_bonus_is_added_and_recorded(tmp_path):
     """The self-exemplifying bonus lies on the training reward alone."""
     frame = score_frame({"a": [RIGHT, RIGHT]}).with_columns(self_example=pl.Series([True, None]))
-    rows = tdcl.batch(frame, tdcl.EVEN, 0.01).to_dicts()
+    rows = reweighting.batch(frame, EVEN, 0.01).to_dicts()
     assert [row["reward"] for row in rows] == [4.01, 4.0]
     assert [row["bonus"] for row in rows] == [0.01, 0.0] and rows[0]["base_reward"] == 4.0
 
@@ -147,7 +148,7 @@ def test_a_further_reward_can_be_what_is_trained_on(tmp_path):
 def test_the_bonus_reaches_the_advantage_by_its_mode(mode, first, rest):
     """Ten right completions, one with an example of its own: taken literally the bonus is as large as an answer."""
     frame = score_frame({"a": [RIGHT] * 10}).with_columns(self_example=pl.Series([True] + [False] * 9))
-    rows = tdcl.batch(frame, tdcl.EVEN, 0.01)
+    rows = reweighting.batch(frame, EVEN, 0.01)
     given = {"bonus_R": rows["bonus"].to_numpy(), "bonus_mode": mode}
     found = advantages(rows["reward"].to_numpy(), np.zeros(10, int), **given)
     assert found.value_R == pytest.approx([first] + [rest] * 9, abs=2e-3) and found.dead_G.all()
@@ -160,7 +161,7 @@ def test_hard_tasks_come_back_in_few_shot_form_and_fade(tmp_path):
     loop.step(lambda task: [WRONG if task["task_id"] == bad else RIGHT] * 4)
     assert loop.state()["hard"] == {}  # 4 misses so far
     state = loop.step(lambda task: [WRONG if task["task_id"] == bad else RIGHT] * 4)
-    assert state["hard"] == {bad: {"shots": 2, "since": 1, "waiting": True}}
+    assert state["hard"] == {bad: {"shots": 2, "since": 1, "waiting": True, "unsolved": True, "unfit": False}}
     assert state["log"][1]["hard"] == {bad: 2}
     [form] = [task for task in loop.tasks() if task["parent_task_id"]]
     assert form["task_id"] == "t03@2shot" and form["parent_task_id"] == bad and len(form["demo_task_ids"]) == 2
@@ -209,7 +210,7 @@ def test_a_rerun_writes_the_same_bytes(tmp_path):
 
 def test_state_reads_back_what_it_wrote():
     """The record is JSON and `read` its inverse."""
-    state = State({"tasks": 1, "fingerprint": "x"}, hard={"a": tdcl.Hard(2, 0)}, log=({"round": 0},))
+    state = State({"tasks": 1, "fingerprint": "x"}, hard={"a": HardTask(2, 0)}, log=({"round": 0},))
     assert State.read(json.loads(json.dumps(state.record()))) == state
 
 
@@ -239,7 +240,7 @@ class TestWeighting:
 
     def test_equal_or_no_mastery_weighs_evenly(self):
         for mastery in ({}, {"format": 1.0}, {"name": 0.3, "key": 0.3, "value": 0.3}, {"name": 0.3}):
-            assert tdcl.soft_weights(mastery, CurriculumConfig(temperature=1e-6)) == tdcl.EVEN
+            assert tdcl.soft_weights(mastery, CurriculumConfig(temperature=1e-6)) == EVEN
 
     def test_mastery_starts_at_the_first_measurement_and_moves_slowly(self):
         first = tdcl.grow({}, {"name": 0.5}, 0.9)
@@ -263,7 +264,7 @@ class TestWeighting:
 
     def test_weights_of_zero_reward_the_format_alone(self):
         frame = score_frame({"a": [RIGHT, HALF, WRONG]})
-        rows = tdcl.batch(frame, tdcl.staged_weights(0), 0.0)
+        rows = reweighting.batch(frame, tdcl.staged_weights(0), 0.0)
         assert rows["reward"].to_list() == [1.0, 1.0, 0.0] and rows["base_reward"].to_list() == [4.0, 2.5, -3.0]
 
     def test_lag_prefers_tasks_weak_where_mastery_is_weak(self):
@@ -289,7 +290,7 @@ class TestWeighting:
     def test_mastery_by_loss_needs_the_records(self, tmp_path):
         """The first round has none and weighs evenly; the second one takes them, or says that they are missing."""
         loop = Loop(tmp_path, small(mastery="loss"))
-        assert loop.step(lambda task: [RIGHT, HALF])["weights"] == tdcl.EVEN
+        assert loop.step(lambda task: [RIGHT, HALF])["weights"] == EVEN
         with pytest.raises(ConfigError, match="needs --records"):
             loop.step(lambda task: [RIGHT, HALF])
         row = {**dict.fromkeys(schema.RECORDS.schema), "rollout_id": "a", "step": 0, "advantage": 1.0, "tokens": 9}
@@ -306,19 +307,19 @@ class TestWeighting:
         frame = score_frame({"a": [RIGHT, HALF, WRONG] * 3})
         for seed in range(20):
             draw = random.Random(seed)
-            weights = {name: draw.uniform(0.5, 2) for name in tdcl.WEIGHTED}
-            rewards = tdcl.batch(frame, weights, 0.0)["reward"].to_list()
+            weights = {name: draw.uniform(0.5, 2) for name in WEIGHTED}
+            rewards = reweighting.batch(frame, weights, 0.0)["reward"].to_list()
             for row, reward in zip(frame.to_dicts(), rewards, strict=True):
-                parts, maxima = ([row[f"{name}{end}"] for name in tdcl.WEIGHTED] for end in ("", "_max"))
+                parts, maxima = ([row[f"{name}{end}"] for name in WEIGHTED] for end in ("", "_max"))
                 assert reward == combine(row["format"], *parts, maxima, tuple(weights.values()))
             assert (max(rewards), min(rewards)) == (pytest.approx(4.0, abs=1e-12), -3.0)
 
 
 def test_sampling_form_draws_weak_tasks_more_often(tmp_path):
     """`weighting = sample` leaves the reward alone and draws by importance times lag."""
-    loop = Loop(tmp_path, small(weighting="sample", tasks_per_round=24), FilterConfig(activation_batches=0))
+    loop = Loop(tmp_path, small(weighting="sample", tasks_per_round=24, activation_passes=0.0), FilterConfig())
     state = loop.step(lambda task: [RIGHT, RIGHT] if task["task_id"] < "t12" else [HALF, RIGHT])
-    assert state["weights"] == tdcl.EVEN and state["mastery"]["value"] < 1
+    assert state["weights"] == EVEN and state["mastery"]["value"] < 1
 
 
 class TestBadInput:
@@ -331,7 +332,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"version": 9}, "version 9, expected 1"),
+            ({"version": 9}, "version 9, expected 2"),
             ({"weights": {"name": 0, "key": 0, "value": 0}, "stage": 1}, "weights sum to nothing"),
             ({"weights": {"name": "much", "key": 1, "value": 1}}, "not all finite numbers"),
             ({"hard": {"a": 7}}, "not a curriculum state"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolsample_cli.curriculum.sampling import Draw, Mix, race, uniforms
+from toolsample_cli.curriculum.sampling import Draw, Mix, race, task_uniforms
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.hashing import hash_ids
 
@@ -72,7 +72,7 @@ def test_pairs_match_drawing_one_by_one():
 def test_uniforms_are_uniform_and_independent_over_rounds_and_seeds():
     """256 cells each by chi-squared (0.1 % point of 255 degrees: 330.5), and no correlation between streams."""
     hashes = hash_ids(pl.Series([f"task-{i}" for i in range(40_000)]))
-    streams = [uniforms(hashes, seed, round) for seed, round in ((0, 0), (0, 1), (1, 0), (2**63 - 1, 9))]
+    streams = [task_uniforms(hashes, seed, round) for seed, round in ((0, 0), (0, 1), (1, 0), (2**63 - 1, 9))]
     for stream in streams:
         counts = np.bincount((stream * 256).astype(int), minlength=256)
         assert ((counts - 156.25) ** 2 / 156.25).sum() < 330.5

@@ -38,8 +38,9 @@ SETTINGS = """
 n = 4
 max_new_tokens = 8
 [filter]
-activation_batches = 0
+drop_flat = false
 [curriculum]
+activation_passes = 0
 tasks_per_round = 6
 [train]
 lr = 1e-3

@@ -11,14 +11,13 @@ from support.curation_data import HALF, RIGHT, WRONG, score_frame, write
 
 from toolsample_cli.config import FilterConfig
 from toolsample_cli.errors import DataError
-from toolsample_cli.filter.run_state import Standing
 from toolsample_cli.filter.stage import run
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.shards.slice import Slice
 from toolsample_cli.stage import Options
 
-NOW = FilterConfig(activation_batches=0)
+NOW = FilterConfig()
 
 
 def scores(folder: Path, *shards: dict, round: int = 0) -> Path:
@@ -35,8 +34,8 @@ def test_groups_of_a_round_and_the_account(tmp_path):
     account = run(source, None, tmp_path / "groups", NOW, Options())
     folder = open_folder(tmp_path / "groups", schema.GROUPS)
     assert [shard.rows for shard in folder.shards] == [2, 2]
-    assert (account.rows_in, account.rows_out, account.dropped) == (9, 4, {"errored": 1, "single": 1})
-    assert folder.counts["kept mastered"] == 1 and folder.counts["kept learnable"] == 1
+    assert (account.rows_in, account.rows_out, account.dropped) == (9, 4, {"errored": 1, "flat": 1, "single": 1})
+    assert folder.counts["dropped flat"] == 1 and folder.counts["kept learnable"] == 1
     assert load(tmp_path / "groups")["b"]["reward_var"] == 12.25
 
 
@@ -64,29 +63,6 @@ def test_slices_merge_to_the_unsliced_whole(tmp_path):
     whole, parts = (open_folder(tmp_path / name, schema.GROUPS) for name in ("whole", "parts"))
     assert whole.digest == parts.digest and whole.counts == parts.counts
     assert whole.load().equals(parts.load())
-
-
-def test_activation_counts_batches_across_rounds(tmp_path):
-    """Selection starts with the round that completes the streak, not before, and never stops again."""
-    config = FilterConfig(activation_batches=2)
-    history, active, reasons = None, [], []
-    for round, outcome in enumerate([RIGHT, WRONG, RIGHT, RIGHT, WRONG]):
-        source = scores(tmp_path / f"s{round}", {f"t{round}": [outcome] * 3}, round=round)
-        run(source, history, tmp_path / f"g{round}", config, Options())
-        history = tmp_path / f"g{round}"
-        active.append(Standing.read(open_folder(history, schema.GROUPS).counts).active)
-        reasons.append(load(history)[f"t{round}"]["reason"])
-    assert active == [False, False, False, True, True]
-    assert reasons == ["warmup", "warmup", "warmup", "mastered", "stuck"]
-
-
-def test_one_round_may_hold_several_batches(tmp_path):
-    """`activation_tasks` cuts a round into batches; the rest joins the last one."""
-    config = FilterConfig(activation_batches=2, activation_tasks=2)
-    source = scores(tmp_path / "s", {"a": [RIGHT], "b": [RIGHT], "c": [RIGHT], "d": [RIGHT], "e": [RIGHT]})
-    run(source, None, tmp_path / "g", config, Options())
-    counts = open_folder(tmp_path / "g", schema.GROUPS).counts
-    assert (counts["batches_above"], counts["active"]) == (2, 1)
 
 
 def test_rerun_changes_nothing_and_another_setting_is_refused(tmp_path):
@@ -150,11 +126,17 @@ class TestBadInput:
             run(source, source, tmp_path / "g", NOW, Options())
 
 
-def test_manifest_says_how_the_round_stands(tmp_path):
-    """What the next round needs lies in the manifest, not in a state file of its own."""
-    account = run(scores(tmp_path / "s", {"a": [RIGHT, RIGHT]}), None, tmp_path / "g", FilterConfig(), Options())
-    said = account.line()
-    assert "out 1, not kept: none" in said and "kept 1" in said and "dropped" not in said
-    assert "selection not yet active mean reward above 1 for 1 of 7 consecutive batches" in said
+def test_the_account_says_what_the_data_is_worth(tmp_path):
+    """A verdict per task, counted, and pass@k of the split; what the next round needs lies in the manifest."""
+    tasks = {"good": [RIGHT] * 4, "dead": [WRONG] * 4, "mixed": [RIGHT, WRONG, WRONG, WRONG], "single": [RIGHT]}
+    account = run(scores(tmp_path / "s", tasks), None, tmp_path / "g", FilterConfig(), Options())
+    line = account.line()
+    assert "out 4, not kept: flat 2, single 1" in line and "kept 1" in line and "dropped" not in line
+    assert account.extra["verdicts"] == {"train": 1, "mastered": 1, "hopeless": 1, "doubtful": 1}
+    means = account.extra["means"]
+    assert means["pass@1"] == pytest.approx((1 + 0 + 0.25 + 1) / 4)
+    assert means["pass@2"] == pytest.approx((1 + 0 + 0.5) / 3) and means["pass@4"] == pytest.approx(2 / 3)
+    assert "pass@8" not in means and means["best of n, reward"] == pytest.approx((4 - 3 + 4 + 4) / 4)
+    assert "worth training on" in account.report and "pass@2 0.500" in account.report
     counts = json.loads((tmp_path / "g.manifest.json").read_text())["counts"]
-    assert counts["batches_above"] == 1 and counts["active"] == 0 and counts["round"] == 0
+    assert counts["round"] == 0 and counts["greso_easy"] == 0.5 and counts["verdict mastered"] == 1

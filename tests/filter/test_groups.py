@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -70,6 +71,21 @@ def twin(rows: list[dict]) -> dict:
     return found
 
 
+def answers(rows: list[dict]) -> dict:
+    """Best of n, majority and pass@k of one group, by counting."""
+    scored = [row for row in rows if row["reward"] is not None]
+    if not scored:
+        return {"reward_best": None, "agreement": None, "majority_right": False}
+    texts = [row["calls_json"] for row in scored]
+    most = max(texts, key=texts.count)  # the first of equals
+    found = {"reward_best": max(row["reward"] for row in scored), "agreement": texts.count(most) / len(texts)}
+    found["majority_right"] = any(row["exact"] for row in scored if row["calls_json"] == most)
+    for k in (2, 4, 8):
+        draws = list(itertools.combinations([row["exact"] for row in scored], k))
+        found[f"pass_at_{k}"] = sum(map(any, draws)) / len(draws) if draws else None
+    return found
+
+
 def test_random_groups_meet_the_loop_twin():
     """60 tasks of 1 to 9 completions, mixed with errors and tasks without arguments, in shuffled task order."""
     draw = random.Random(5)
@@ -77,11 +93,14 @@ def test_random_groups_meet_the_loop_twin():
     for task in range(60):
         bare = dict(value=0.0, value_max=0.0) if draw.random() < 0.2 else {}
         outcomes = draw.choices([RIGHT, HALF, WRONG, None], k=draw.randint(1, 9))
-        rows[f"t{task}"] = [score_row(f"t{task}", i, o, **bare) for i, o in enumerate(outcomes)]
+        made = [score_row(f"t{task}", i, o, **bare) for i, o in enumerate(outcomes)]
+        other = {RIGHT: "[0]", HALF: '[{"a":1}]', WRONG: "[]", None: "[]"}
+        rows[f"t{task}"] = [{**row, "calls_json": other[o]} for row, o in zip(made, outcomes, strict=True)]
     frame = statistics.statistics(schema.frame(schema.SCORES, [row for task in rows.values() for row in task]))
     assert frame["task_id"].to_list() == list(rows)
     for row in frame.iter_rows(named=True):
-        for name, expected in twin(rows[row["task_id"]]).items():
+        mine = rows[row["task_id"]]
+        for name, expected in (twin(mine) | answers(mine)).items():
             assert (row[name] is None) == (expected is None), name
             assert expected is None or math.isclose(row[name], expected, rel_tol=1e-12, abs_tol=1e-12), name
 

@@ -44,7 +44,7 @@ def run(tmp_path_factory) -> Path:
         write_rollouts(here / "rollouts", rows, tasks.digest, number, right)
         score.run(last / "tasks", here / "rollouts", out=here / "scores", config=ScoreConfig(), options=Options())
         history = last / "groups" if number > 1 else None
-        filtering.run(here / "scores", history, here / "groups", FilterConfig(activation_batches=0), Options())
+        filtering.run(here / "scores", history, here / "groups", FilterConfig(), Options())
         shutil.copytree(last / "tasks", here / "tasks")
         shutil.copy(last / "tasks.manifest.json", here / "tasks.manifest.json")
     return folder

@@ -202,5 +202,5 @@ def test_rows_that_lie_apart_are_read_and_doubled_or_infinite_ones_refused(tmp_p
     with pytest.raises(DataError, match="expected a finite number"):
         write(schema.SCORES, tmp_path / "infinite", [infinite])
     infinite.write_parquet(tmp_path / "infinite.parquet")
-    assert toolsample(["filter", str(tmp_path / "infinite.parquet"), "-o", str(tmp_path / "out")]) == 3
+    assert toolsample(["filter", str(tmp_path / "infinite.parquet"), "-o", str(tmp_path / "infinite-groups")]) == 3
     assert "reward = inf, expected a finite number" in capsys.readouterr().err

@@ -27,7 +27,7 @@ os.fsync = sync
 sys.exit(run(sys.argv[2:]))
 """
 
-FILTER = ["filter", "scores1", "--history", "groups0", "--activation-batches", "0", "-o", "out/groups"]
+FILTER = ["filter", "scores1", "--history", "groups0", "-o", "out/groups"]
 CURRICULUM = [
     *("curriculum", "corpus", "--groups", "groups1", "--scores", "scores1", "--state", "start/state.json"),
     *("--hard", "fewshot", "--hard-after", "4", "--tasks-per-round", "8", "-o", "out"),
@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shards = [dict(list(outcomes.items())[i::3]) for i in range(3)]
         write(schema.SCORES, Path(f"scores{number}"), [score_frame(shard, round=number) for shard in shards])
     assert toolsample(["curriculum", "corpus", "-o", "start"]) == 0
-    assert toolsample(["filter", "scores0", "--activation-batches", "0", "-o", "groups0"]) == 0
+    assert toolsample(["filter", "scores0", "-o", "groups0"]) == 0
     assert toolsample([*FILTER[:-1], "groups1"]) == 0
     os.chdir(here)
     return folder

@@ -21,12 +21,11 @@ def answers(tasks):
         block = "<think> so </think>\\n<tool_call>\\n" + json.dumps(right) + "\\n</tool_call>"
         rows += [{"task_id": task_id, "sample": s, "text": block if s % 2 else "no"} for s in range(4)]
     open("texts.jsonl", "w").write("".join(json.dumps(row) + "\\n" for row in rows))
-rest = ["--activation-batches", "0"]
 for command in (
     ["import", "raw.jsonl", "-o", "corpus"],
     ["rollout", "corpus", "--backend", "replay", "--texts", "texts.jsonl", "-n", "4", "-o", "rollouts"],
     ["score", "corpus", "rollouts", "--rewards", "all", "-o", "scores"],
-    ["filter", "scores", *rest, "-o", "groups"],
+    ["filter", "scores", "--method", "none", "-o", "groups"],
     ["curriculum", "corpus", "--groups", "groups", "--scores", "scores", "--hard", "fewshot", "--hard-after", "4",
      "--tasks-per-round", "6", "-o", "next"],
 ):

@@ -120,7 +120,7 @@ def curriculum(
     scores: Annotated[MaybePath, typer.Option("--scores", help="Scores of the round.")] = None,
     tasks: Annotated[MaybePath, typer.Option("--tasks", help="Tasks of the round, as they were rolled out.")] = None,
     rollouts: Annotated[
-        MaybePath, typer.Option("--rollouts", help="Rollouts of the round, for --demo-source own.")
+        MaybePath, typer.Option("--rollouts", help="Rollouts of the round, for demonstrations of its own.")
     ] = None,
     records: Annotated[
         MaybePath, typer.Option("--records", help="Records of the latest training, for --mastery loss.")

@@ -1,113 +1,68 @@
 """A hard task -> the same request with demonstrations before it (Dynamic Multi-Round Hard Sampling).
 
-Where demonstrations come from is not public; our reading (methods 2.3): tasks that call one of the same tools,
-then tasks that call a tool offered here, then the nearest by BM25. Before a request that no call answers stand only
-others that no call answers, with a tool on offer here first: calls would teach the model what it does wrong already.
+The paper asks for high-quality demonstrations and does not say where they come from; our reading (docs/methods.md
+2.3): an example is shown only where it fits, and the better it fits the sooner it is taken. From best to worst:
+
+`parameters`  it calls a tool that the task calls, with the same parameters;
+`tool`        it calls a tool that the task calls;
+`offered`     it calls tools that the task offers;
+`shown`       it calls other tools, whose schemas are added to the offer, for the same kind of request (one call or
+              several).
+
+Among equals the model's own right answers come first, then the user's bank, then gold answers of the corpus.
 The leak rule: never the task's own answer, nor a call equal to one of its gold calls, since copying would earn the
 reward. `hint` breaks it on purpose.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from toolsample_cli.toolcalls.call import Call, as_written, canonical, read_calls
-from toolsample_cli.toolcalls.protocols import PROTOCOLS
-
-BYTES_PER_TOKEN = 4
-"""Rule of thumb for the budget; only `chat` tokenises."""
+from toolsample_cli.curriculum.example import Example, leaks
+from toolsample_cli.curriculum.offer import added_tools, can_add, with_tools
+from toolsample_cli.json_types import Row
+from toolsample_cli.toolcalls.call import as_written, canonical
 
 PER_TOOL, GENERAL = 64, 512
-"""Most candidates kept for one tool, and for the search by BM25."""
+"""Most candidates kept for one tool, and for tools on nobody's offer."""
+
+FITS = ("parameters", "tool", "offered", "shown")
+"""How an example can fit a task, best first."""
+
+SOURCES = ("own", "bank", "gold")
+"""Where an example can come from, best first."""
+
+
+def fit_of(task: Example, example: Example) -> str | None:
+    """How `example` fits `task` (one of FITS), or None where it must not be shown.
+
+    An example that calls nothing fits only a task that wants no call: `offered` where they share a tool, else `shown`.
+    """
+    if example.protocol != task.protocol or example.calling != task.calling:
+        return None
+    if not task.calling:
+        return "offered" if example.tools.keys() & task.tools.keys() else "shown"
+    added = added_tools(task, example)
+    if added is None or (added and not can_add(task)):
+        return None
+    shared = [call for call in example.calls if call.name in task.called and call.name not in added]
+    if shared:
+        asked = {(call.name, frozenset(call.arguments)) for call in task.calls}
+        same = any((call.name, frozenset(call.arguments)) in asked for call in shared)
+        return "parameters" if same else "tool"
+    if not added:
+        return "offered"
+    return "shown" if (len(example.calls) > 1) == (len(task.calls) > 1) else None
 
 
 @dataclass(frozen=True)
-class Example:
-    """A task seen as a possible demonstration. `keys` are its gold calls in the form the leak rule compares."""
+class Choice:
+    """Demonstrations chosen for one task, the best last; `why` there are none, or nothing."""
 
-    task_id: str
-    protocol: str
-    calls: tuple[Call, ...]
-    keys: frozenset[str]
-    answer: str  # the answer of a task without gold calls, else ""
-    offered: frozenset[str]
-    words: tuple[str, ...]
-    messages: tuple[dict[str, Any], ...]
-
-    @property
-    def called(self) -> frozenset[str]:
-        """Names of the tools its gold answer calls."""
-        return frozenset(call.name for call in self.calls)
-
-    @property
-    def calling(self) -> bool:
-        """Whether its gold answer holds a call at all."""
-        return bool(self.calls)
-
-    @property
-    def tokens(self) -> int:
-        """Its length as a demonstration, in tokens of about 4 bytes."""
-        return -(-len(canonical(list(self.messages)).encode("utf-8")) // BYTES_PER_TOKEN)
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any], own: str | None = None) -> Example:
-        """From a row of `tasks`; `own` is an exactly right completion to show in place of the gold answer."""
-        calls = read_calls(row["gold_json"])
-        turns = [m for m in json.loads(row["messages_json"]) if m["role"] != "system"]
-        tools = json.loads(row["tools_json"])
-        text = " ".join(str(turn.get("content") or "") for turn in turns if turn["role"] == "user")
-        described = " ".join(f"{tool['name']} {tool.get('description') or ''}" for tool in tools)
-        return cls(
-            task_id=row["task_id"],
-            protocol=row["protocol"],
-            calls=calls,
-            keys=frozenset(leak_key(call) for call in calls),
-            answer="" if calls else _plain(row["gold_text"] or ""),
-            offered=frozenset(tool["name"] for tool in tools),
-            words=tuple(f"{text} {described}".lower().replace("_", " ").split()),
-            messages=(*turns, _answer(row, calls, own)),
-        )
-
-
-def leak_key(call: Call) -> str:
-    """A call reduced until calls that a reward could take for equal are equal: numbers by value, text by letters."""
-    return canonical([_plain(call.name), _reduced(call.arguments)])
-
-
-def _reduced(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_plain(str(key)): _reduced(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_reduced(item) for item in value]
-    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
-        return int(value)
-    return _plain(value) if isinstance(value, str) else value
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def leaks(task: Example, other: Example) -> bool:
-    """Whether showing `other` before `task` would show an answer of `task`, whole or in part."""
-    if task.task_id == other.task_id or task.keys & other.keys:
-        return True
-    return not task.calls and not other.calls and task.answer == other.answer
-
-
-def _answer(row: Mapping[str, Any], calls: Sequence[Call], own: str | None) -> dict[str, Any]:
-    protocol = PROTOCOLS[row["protocol"]]
-    if not protocol.tools_in_template:
-        return {"role": "assistant", "content": own or row["gold_text"] or protocol.render(calls, None, None)}
-    thought = protocol.parse(own, row["gold_kind"]).thought if own else None
-    said = {"content": f"<think>\n{thought}\n</think>"} if thought else {}
-    if not calls:
-        return {"role": "assistant", "content": own or row["gold_text"] or ""}
-    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-    return {"role": "assistant", **said, "tool_calls": [{"type": "function", "function": f} for f in functions]}
+    examples: tuple[Example, ...] = ()
+    fits: tuple[str, ...] = ()
+    why: str = ""
 
 
 @dataclass
@@ -115,20 +70,24 @@ class Bank:
     """Candidates, bounded in number; add rows in the order of preference.
 
     `by_tool` is by whether they call, and the tools they call, or only offer where no call is right; `general` by
-    whether they call. `own` holds completions of the model to show in place of gold answers, by task.
+    whether they call.
     """
 
-    own: Mapping[str, str] = field(default_factory=dict)
     by_tool: dict[tuple[bool, str], list[Example]] = field(default_factory=dict)
     general: dict[bool, list[Example]] = field(default_factory=dict)
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take rows of `tasks` as candidates; those with doubts about their gold answer are passed over."""
+    def add(
+        self, rows: Iterable[Mapping[str, str]], source: str = "gold", own: Mapping[str, str] | None = None
+    ) -> None:
+        """Take rows of `tasks` as candidates from `source`; those with doubts about their gold answer are passed over.
+
+        `own` holds completions of the model to show in place of gold answers, by task.
+        """
         for row in rows:
             if row["gold_issues_json"] != "[]":
                 continue
-            example = Example.of(row, self.own.get(row["task_id"]))
-            for name in example.called or example.offered:
+            example = Example.of(row, (own or {}).get(row["task_id"]), source)
+            for name in example.called or example.tools:
                 shelf = self.by_tool.setdefault((example.calling, name), [])
                 if len(shelf) < PER_TOOL:
                     shelf.append(example)
@@ -136,54 +95,82 @@ class Bank:
             if len(shelf) < GENERAL:
                 shelf.append(example)
 
-    def choose(self, task: Example, shots: int, budget: int) -> list[Example]:
-        """At most `shots` demonstrations for `task` within `budget` tokens, the nearest last.
+    def choose(self, task: Example, shots: int, budget: int, least: str = "shown") -> Choice:
+        """At most `shots` demonstrations for `task` within `budget` tokens, none fitting worse than `least`.
 
-        None leaks, no two have a call in common, all are written in the task's protocol, and all call or none does, as
-        the task's own answer.
+        None leaks, no two have a call in common, all are written in the task's protocol, and all call or none does,
+        as the task's own answer. The tokens of added schemas count, too.
         """
         chosen: list[Example] = []
+        fits: list[str] = []
         used: set[str] = set()
-        for example in self._ranked(task):
+        added: dict[str, str] = {}
+        spent, why = 0, "no example fits"
+        for fit, example in self._ranked(task, least):
             if len(chosen) == shots:
                 break
-            cost = sum(e.tokens for e in chosen) + example.tokens
-            if leaks(task, example) or cost > budget or example.keys & used or example.task_id in used:
+            if example.task_id == task.task_id:
+                continue
+            if leaks(task, example):
+                why = "the only examples that fit show its answer" if why == "no example fits" else why
+                continue
+            tools = {name: canonical(tool) for name, tool in (added_tools(task, example) or {}).items()}
+            clash = any(added.get(name, text) != text for name, text in tools.items())
+            if clash or example.keys & used or example.task_id in used:
+                continue
+            cost = example.tokens + sum(len(text) // 4 for name, text in tools.items() if name not in added)
+            if spent + cost > budget:
+                why = "the examples that fit are too long"
                 continue
             chosen.append(example)
+            fits.append(fit)
             used |= {*example.keys, example.task_id}
-        return chosen[::-1]
+            added |= tools
+            spent += cost
+        return Choice(tuple(chosen[::-1]), tuple(fits[::-1]), "" if chosen else why)
 
-    def _ranked(self, task: Example) -> Iterable[Example]:
-        def usable(names: Iterable[str]) -> list[Example]:
-            found = {e.task_id: e for name in sorted(names) for e in self.by_tool.get((task.calling, name), ())}
-            return [e for e in found.values() if e.protocol == task.protocol]
+    def _ranked(self, task: Example, least: str) -> Iterator[tuple[str, Example]]:
+        """Candidates that fit, best first: by fit, then source, kind of request and words."""
+        names = [*sorted(task.called), *sorted(task.tools.keys() - task.called)]
+        shelves = [self.by_tool.get((task.calling, name), []) for name in names]
+        found = {e.task_id: e for shelf in [*shelves, self.general.get(task.calling, [])] for e in reversed(shelf)}
+        levels: dict[str, list[Example]] = {fit: [] for fit in FITS[: FITS.index(least) + 1]}
+        for example in _by_preference(task, list(found.values())):
+            fit = fit_of(task, example)
+            if fit in levels:
+                levels[fit].append(example)
+        for fit, examples in levels.items():
+            yield from ((fit, example) for example in examples)
 
-        def inside(example: Example) -> bool:  # calls nothing that is not on offer here
-            return example.called <= task.offered
 
-        same, offered = usable(task.called), usable(task.offered)
-        for shelf in ([e for e in same if inside(e)], [e for e in offered if inside(e)], same, offered):
-            yield from _by_words(task, shelf)
-        yield from _by_words(task, [e for e in self.general.get(task.calling, ()) if e.protocol == task.protocol])
-
-
-def _by_words(task: Example, shelf: list[Example]) -> list[Example]:
-    """The shelf by BM25 against the task's request and tools, best first; equal scores keep their order."""
-    if len(shelf) < 2:
-        return shelf
+def _by_preference(task: Example, examples: list[Example]) -> list[Example]:
+    """By source, then by as many calls as the task wants, then by BM25 against its request and tools."""
+    if len(examples) < 2:
+        return examples
     from rank_bm25 import BM25Okapi
 
-    scores = BM25Okapi([list(example.words) or [""] for example in shelf]).get_scores(list(task.words))
-    return [shelf[i] for i in sorted(range(len(shelf)), key=lambda i: -scores[i])]
+    scores = BM25Okapi([list(example.words) or [""] for example in examples]).get_scores(list(task.words))
+
+    def rank(i: int) -> tuple[int, bool, float, int]:
+        other_kind = len(examples[i].calls) != len(task.calls)
+        return SOURCES.index(examples[i].source), other_kind, -scores[i], i
+
+    return [examples[i] for i in sorted(range(len(examples)), key=rank)]
 
 
-def rewrite(row: Mapping[str, Any], demonstrations: Sequence[Example]) -> dict[str, Any]:
-    """The few-shot form of a zero-shot task: same request and gold, demonstrations before it, an id of its own."""
+def rewrite(row: Row, demonstrations: Sequence[Example]) -> Row:
+    """The few-shot form of a zero-shot task: same request and gold, demonstrations before it, an id of its own.
+
+    Tools that only the demonstrations call are added to the offer, as the task's protocol writes them.
+    """
     if not demonstrations:
         return dict(row)
+    task = Example.of(row)
+    added: dict[str, Row] = {}
+    for example in demonstrations:
+        added |= added_tools(task, example) or {}
     return {
-        **row,
+        **with_tools(row, added.values()),
         "task_id": f"{row['task_id']}@{len(demonstrations)}shot",
         "demos_json": as_written([{"messages": list(example.messages)} for example in demonstrations]),
         "demo_task_ids": [example.task_id for example in demonstrations],
@@ -191,6 +178,6 @@ def rewrite(row: Mapping[str, Any], demonstrations: Sequence[Example]) -> dict[s
     }
 
 
-def hint(row: Mapping[str, Any]) -> dict[str, Any]:
+def hint(row: Row) -> Row:
     """The task with its own answer shown before it: hint training, the leak rule broken by name."""
     return {**rewrite(row, [Example.of(row)]), "task_id": f"{row['task_id']}@hint"}

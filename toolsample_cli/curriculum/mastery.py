@@ -1,6 +1,6 @@
-"""Task-based dynamic curriculum (TDCL of arXiv 2509.14718) and the run's memory, `state.json`.
+"""Task-based dynamic curriculum (TDCL of arXiv 2509.14718): mastery of each sub-task and the weights it gives.
 
-The paper's formulas are not public to us; all here are our reading (methods 1.5):
+The paper's formulas are not public to us; all here are our reading (docs/methods.md 1.5):
 1. mastery m_k is a moving average of each sub-task's scaled score over the round, few-shot prompts included;
 2. weights are w_k = 3 exp((1 - m_k) / tau) / sum_j exp((1 - m_j) / tau), clipped, for name, key and value;
 3. a round is weighted by what was known before it, so that all rollouts of a group share their weights.
@@ -8,21 +8,16 @@ The paper's formulas are not public to us; all here are our reading (methods 1.5
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import polars as pl
 
 from toolsample_cli.config import CurriculumConfig
+from toolsample_cli.curriculum.state import EVEN, WEIGHTED, State
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.shards.schema import BATCH, COMPONENTS
-
-WEIGHTED = ("name", "key", "value")
-"""Sub-tasks that carry a weight; the format term always counts 1."""
+from toolsample_cli.shards.schema import COMPONENTS
 
 STAGES = COMPONENTS
 """Order of `weighting = stage`: a sub-task is rewarded once its stage is reached."""
@@ -30,65 +25,8 @@ STAGES = COMPONENTS
 LAG_FLOOR = 0.05
 """Smallest factor of `weighting = sample`, so that no task starves."""
 
-EVEN = {name: 1.0 for name in WEIGHTED}
 
-
-@dataclass(frozen=True)
-class Hard:
-    """A task that stands in the corpus in few-shot form: `waiting` until it has been rolled out with these shots."""
-
-    shots: int
-    since: int
-    waiting: bool = True
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything the loop remembers between rounds. `round` is the latest one taken in, -1 before the first.
-
-    `weights` are in force for the next round; `stage` is the index of the sub-task being learned and
-    `stage_rounds` how many rounds in a row it has been mastered (`weighting = stage`); `hard` and `dropped`
-    are by slot; `log` holds one entry per round with every transition.
-    """
-
-    corpus: dict[str, Any]
-    round: int = -1
-    mastery: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=lambda: dict(EVEN))
-    stage: int = 0
-    stage_rounds: int = 0
-    dead_rounds: int = 0
-    hard: dict[str, Hard] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
-    log: tuple[dict[str, Any], ...] = ()
-
-    VERSION = 1
-
-    def record(self) -> dict[str, Any]:
-        """As JSON values, in reading order; slots sorted, so that two states can be compared line by line."""
-        plain = asdict(self)
-        plain["hard"] = dict(sorted(plain["hard"].items()))
-        plain["dropped"] = dict(sorted(plain["dropped"].items()))
-        return {"version": self.VERSION, "next_round": self.round + 1, **plain, "log": list(self.log)}
-
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> State:
-        """The inverse of `record`. Raises ValueError, TypeError or KeyError on anything that is not one."""
-        if record.get("version") != cls.VERSION:
-            raise ValueError(f"version {record.get('version')!r}, expected {cls.VERSION}")
-        values = {name: record[name] for name in cls.__dataclass_fields__}
-        values["hard"] = {slot: Hard(**entry) for slot, entry in values["hard"].items()}
-        values["log"] = tuple(values["log"])
-        state = cls(**values)
-        weights = [state.weights[name] for name in WEIGHTED]
-        if any(not isinstance(w, int | float) or not 0 <= w < math.inf for w in weights):
-            raise ValueError(f"weights {state.weights} are not all finite numbers from 0 up")
-        if sum(weights) == 0 and state.stage > 0:
-            raise ValueError("weights sum to nothing")
-        return state
-
-
-def check(config: CurriculumConfig) -> None:
+def refuse_contradictions(config: CurriculumConfig) -> None:
     """ConfigError for settings that contradict one another."""
     if config.weight_low > config.weight_high:
         raise ConfigError(f"weight_low = {config.weight_low:g} is above weight_high = {config.weight_high:g}")
@@ -98,7 +36,7 @@ def check(config: CurriculumConfig) -> None:
 
 def measures() -> dict[str, pl.Expr]:
     """Mean scaled score of each sub-task over the rollouts of a frame of groups; null where no task has it."""
-    found = {}
+    found: dict[str, pl.Expr] = {}
     for name in COMPONENTS:
         mean, n = pl.col(f"{name}_mean"), pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col("n"))
         found[name] = pl.when(n.sum() > 0).then((mean * n).sum() / n.sum())
@@ -128,13 +66,9 @@ def measure_loss(records: pl.DataFrame) -> dict[str, float]:
 
 def grow(mastery: Mapping[str, float], measured: Mapping[str, float], decay: float) -> dict[str, float]:
     """m_k <- decay * m_k + (1 - decay) * measured_k; the first measurement starts the average."""
-    return {
-        name: decay * mastery[name] + (1 - decay) * measured[name]
-        if name in mastery and name in measured
-        else measured.get(name, mastery.get(name))
-        for name in COMPONENTS
-        if name in mastery or name in measured
-    }
+    known = {**mastery, **measured}
+    both = {name: decay * mastery[name] + (1 - decay) * measured[name] for name in measured if name in mastery}
+    return {name: both.get(name, known[name]) for name in COMPONENTS if name in known}
 
 
 def soft_weights(mastery: Mapping[str, float], config: CurriculumConfig) -> dict[str, float]:
@@ -193,41 +127,3 @@ def lag(mastery: Mapping[str, float]) -> pl.Expr:
     terms = [share * (1 - pl.col(f"{name}_mean")).fill_null(0.0) for name, share in open_.items()]
     share = (pl.sum_horizontal(terms) / total).clip(LAG_FLOOR)
     return pl.when(pl.col("n") > 0).then(share).otherwise(1.0)
-
-
-def batch(scores: pl.DataFrame, weights: Mapping[str, float | pl.Expr], bonus: float) -> pl.DataFrame:
-    """Scored rollouts of kept groups -> rows of `batch`, in the order given; weights may be columns of `scores`.
-
-    reward = format + (-3 + 6 sum_k w_k R_k / sum_k w_k R_k^max) + bonus * self_example. With all weights 1 the
-    first part is the base reward to its last bit. Where the weights leave nothing of a task's maxima, its reward
-    is the format alone. A column `trained_on` takes the place of all but the bonus.
-    """
-    extra = pl.when(pl.col("self_example").fill_null(False)).then(bonus).otherwise(0.0)
-    even = all(not isinstance(weights[name], pl.Expr) and weights[name] == 1 for name in WEIGHTED)
-    chosen = {name: w if isinstance(w, pl.Expr) else pl.lit(float(w)) for name, w in weights.items()}
-    earned = pl.col("reward") if even else _weighted(chosen)
-    if "trained_on" in scores.columns:
-        earned = pl.col("trained_on")
-    return scores.with_columns(
-        reward=earned + extra,
-        base_reward=pl.col("reward"),
-        bonus=extra,
-        exact=pl.col("exact").fill_null(False),
-        **{name: _scaled(name) for name in COMPONENTS},
-        **{f"weight_{name}": chosen[name] for name in WEIGHTED},
-    ).select(list(BATCH.schema))
-
-
-def _weighted(weights: Mapping[str, pl.Expr]) -> pl.Expr:
-    """`reward.combine` for a whole frame; where the weights leave nothing to earn, the format alone."""
-    earned, possible = (
-        functools.reduce(operator.add, (weights[name] * pl.col(f"{name}{ending}") for name in WEIGHTED))
-        for ending in ("", "_max")
-    )
-    share = earned / possible  # first, so that it is exactly 1 where all is earned
-    return pl.when(possible > 0).then(pl.col("format") + (6.0 * share - 3.0)).otherwise(pl.col("format"))
-
-
-def _scaled(name: str) -> pl.Expr:
-    share = (pl.col(name) / pl.col(f"{name}_max")).clip(0.0, 1.0)
-    return pl.when(pl.col(f"{name}_max") > 0).then(share)

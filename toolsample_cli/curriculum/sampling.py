@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from toolsample_cli.errors import ConfigError
 from toolsample_cli.hashing import splitmix64
 
 
-def uniforms(hashes: np.ndarray, seed: int, round: int) -> np.ndarray:
+def task_uniforms(hashes: np.ndarray, seed: int, round: int) -> np.ndarray:
     """One float64 in (0, 1) an id hash, fresh for every (seed, round)."""
     salt = splitmix64(
         splitmix64(np.array([seed & (2**64 - 1)], np.uint64)) ^ np.array([round & (2**64 - 1)], np.uint64)
@@ -29,7 +30,34 @@ def uniforms(hashes: np.ndarray, seed: int, round: int) -> np.ndarray:
 def race(hashes: np.ndarray, importance: np.ndarray, seed: int, round: int) -> np.ndarray:
     """Finishing time of every task: Exp(1) / importance; infinite where the importance is 0."""
     with np.errstate(divide="ignore"):
-        return -np.log(uniforms(hashes, seed, round)) / importance
+        return -np.log(task_uniforms(hashes, seed, round)) / importance
+
+
+class EpochPlace(NamedTuple):
+    """How far a walk through shuffled epochs has come: the epoch, and the key of the last task taken in it."""
+
+    epoch: int = 0
+    key: float = 0.0
+
+    def after(self, first: np.ndarray, key: np.ndarray) -> EpochPlace:
+        """The place once tasks with these `walk` values were taken."""
+        begun = key[first == 1]
+        if len(begun):
+            return EpochPlace(self.epoch + 1, float(begun.max()))
+        taken = key[first == 0]
+        return EpochPlace(self.epoch, float(taken.max())) if len(taken) else self
+
+
+def walk(hashes: np.ndarray, chance: np.ndarray, seed: int, place: EpochPlace) -> tuple[np.ndarray, np.ndarray]:
+    """(first, key) of a walk through shuffled epochs that skips each task with probability 1 - chance, by its own coin.
+
+    `first` is 0 for tasks still to come in this epoch, 1 for those of the next, 2 for tasks that are skipped in both;
+    `key` is a task's place within its epoch, in (0, 1).
+    """
+    here, later = (task_uniforms(hashes, seed, -1 - 2 * epoch) for epoch in (place.epoch, place.epoch + 1))
+    coin, later_coin = (task_uniforms(hashes, seed, -2 - 2 * epoch) for epoch in (place.epoch, place.epoch + 1))
+    now = (here > place.key) & (coin < chance)
+    return np.where(now, 0.0, np.where(later_coin < chance, 1.0, 2.0)), np.where(now, here, later)
 
 
 @dataclass(frozen=True)
@@ -81,7 +109,7 @@ FREE = ""  # the stratum of everything without a share of its own
 
 
 @dataclass
-class Pool:
+class Shortlist:
     """The `size` best candidates of a stream: `best` in order, then `newer` ones that may still be among them."""
 
     size: int
@@ -112,21 +140,23 @@ class Draw:
     """The best `size` tasks of a stream of frames, in all and in each stratum; memory is bounded by the draw.
 
     A candidate is ordered by (`first`, `time`, task_id), smallest first: `first` is 0 or the number of visits for
-    drawing in epochs, `time` its race.
+    drawing in epochs (or what `walk` gives), `time` its race (or its key).
     """
 
     size: int
     mix: Mix | None = None
-    _pools: dict[str, Pool] = field(default_factory=dict)
+    _lists: dict[str, Shortlist] = field(default_factory=dict)
 
     def offer(self, candidates: pl.DataFrame) -> None:
         """Take in candidates with task_id, first, time and, when there is a mix, its column."""
         if self.size <= 0:
             return
-        parts = candidates.group_by(self.mix.column, maintain_order=True) if self.mix else [((FREE,), candidates)]
-        for (value,), frame in parts:
-            stratum = value if self.mix and value in self.mix.shares else FREE
-            self._pools.setdefault(stratum, Pool(self.size)).offer(frame)
+        if self.mix is None:
+            self._lists.setdefault(FREE, Shortlist(self.size)).offer(candidates)
+            return
+        for (value,), frame in candidates.group_by(self.mix.column, maintain_order=True):
+            stratum = str(value) if value in self.mix.shares else FREE
+            self._lists.setdefault(stratum, Shortlist(self.size)).offer(frame)
 
     def result(self) -> pl.DataFrame:
         """The drawn candidates, best first: the quota of each stratum, then the best of what is left.
@@ -134,12 +164,12 @@ class Draw:
         A stratum with fewer tasks than its quota leaves the rest to the others; a corpus with fewer than `size`
         tasks is drawn whole.
         """
-        pools = {name: pool.settle() for name, pool in sorted(self._pools.items())}
-        if not pools:
+        lists = {name: kept.settle() for name, kept in sorted(self._lists.items())}
+        if not lists:
             return pl.DataFrame(schema={"task_id": pl.String, "first": pl.Float64, "time": pl.Float64})
         quotas = self.mix.quotas(self.size) if self.mix else {}
-        chosen = [pool.head(quotas[name]) for name, pool in pools.items() if name in quotas]
+        chosen = [kept.head(quotas[name]) for name, kept in lists.items() if name in quotas]
         taken = sum(frame.height for frame in chosen)
-        rest = pl.concat([pool.slice(quotas.get(name, 0)) for name, pool in pools.items()])
+        rest = pl.concat([kept.slice(quotas.get(name, 0)) for name, kept in lists.items()])
         chosen.append(rest.sort(*ORDER).head(self.size - taken))
         return pl.concat(chosen).sort(*ORDER)

@@ -20,9 +20,10 @@ from toolsample_cli.config import FilterConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import DataError
 from toolsample_cli.filter import statistics
-from toolsample_cli.filter.decide import METHODS, decide
+from toolsample_cli.filter.decide import decide
 from toolsample_cli.filter.round_facts import round_facts
-from toolsample_cli.filter.run_state import Round, Standing
+from toolsample_cli.filter.run_state import RunState
+from toolsample_cli.filter.tally import VerdictTally
 from toolsample_cli.hashing import hash_ids
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, Shard, open_folder, refuse_nested
@@ -52,7 +53,7 @@ class Work:
     config: FilterConfig
     options: Options
     round: int
-    standing: Standing
+    run_state: RunState
     seen: pl.Series  # slots visited in this round; empty without a history
     prior: pl.DataFrame | None
 
@@ -77,20 +78,15 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
     score_folder = open_folder(scores, schema.SCORES)
     history_folder = open_folder(history, schema.GROUPS) if history else None
     work = _prepare(score_folder, history_folder, config, options)
-    account.extra.update(round=work.round, active=work.standing.active or not METHODS[config.method].delayed)
-    if not account.extra["active"]:
-        account.extra["selection not yet active"] = (
-            f"mean reward above {config.activation_mean:g} for {work.standing.batches_above} of "
-            f"{config.activation_batches} consecutive batches"
-        )
+    account.extra["round"] = work.round
     account.extra |= options.idle_slice(work.first_carried + work.carried_shards, FEWER)
     if options.dry_run:
         account.rows_in = score_folder.rows
         account.extra["would write"] = f"{len(score_folder.shards) + work.carried_shards} shards to {out}"
         return account
     # what an earlier round left in its manifest decides, too, and is no part of the history's digest
-    before = Standing.read(history_folder.counts).record() if history_folder else {}
-    record = {**as_record(config), **options.selection(), "standing before": before}
+    before = RunState.read(history_folder.counts).record() if history_folder else {}
+    record = {**as_record(config), **options.selection(), "run state before": before}
     inputs = {"scores": score_folder.digest, **({"history": history_folder.digest} if history_folder else {})}
     account.extra["kept"] = 0
     options.expect(sum(shard.rows for shard in work.scores.shards if options.slice.owns(shard.number)))
@@ -98,23 +94,22 @@ def run(scores: Path, history: Path | None, out: Path, config: FilterConfig, opt
         _write_visited(work, output, account)
         _write_carried(work, output, account)
         if options.slice.index == 0:
-            output.counts.update({**work.standing.record(), "round": work.round})
+            output.counts.update({**work.run_state.record(), "round": work.round})
         output.finish()
     account.wrote = out
     return account
 
 
 def _prepare(scores: Folder, history: Folder | None, config: FilterConfig, options: Options) -> Work:
-    before = Standing.read(history.counts) if history else Standing()
+    at = RunState.read(history.counts) if history else RunState()
     round = _round(scores)
-    moving = config.method in ("greso", "adarft") or config.activation_tasks > 0
+    moving = config.method in ("greso", "adarft")
     seen, prior = pl.Series("slot_id", [], dtype=pl.String), None
     if history or moving or options.limit is not None or options.ids is not None:
         table = pl.concat(
             list(_ahead(lambda shard: _statistics(scores, shard, options).select(NARROW), scores.shards))
             or [pl.DataFrame(schema={name: schema.GROUPS.schema[name] for name in NARROW})]
         )
-        facts = round_facts(table, config)
         if history:
             seen = table["slot_id"]
             _refuse_repeated(scores, seen)
@@ -123,10 +118,8 @@ def _prepare(scores: Folder, history: Folder | None, config: FilterConfig, optio
                 or [pl.DataFrame(schema={name: schema.GROUPS.schema[name] for name in statistics.PRIOR})]
             )
             _refuse_repeated(history, prior["slot_id"])
-    else:  # the mean alone: one narrow column of each shard
-        facts = Round(_plain_mean(scores) if METHODS[config.method].delayed else [])
-    standing = before.after(facts, config, first=history is None)
-    return Work(scores, history, config, options, round, standing, seen, prior)
+        at = at.after(round_facts(table, config), first_epoch=prior is None or not prior.height)
+    return Work(scores, history, config, options, round, at, seen, prior)
 
 
 def _round(scores: Folder) -> int:
@@ -135,14 +128,6 @@ def _round(scores: Folder) -> int:
         if first.height:
             return int(first["round"][0])
     raise DataError(f"{scores.path}: no scores in it, so there is nothing to filter")
-
-
-def _plain_mean(scores: Folder) -> list[float]:
-    total, count = 0.0, 0
-    for _, frame in scores.frames(["reward"]):
-        total += frame["reward"].sum() or 0.0
-        count += frame["reward"].count()
-    return [total / count] if count else []
 
 
 def _refuse_repeated(folder: Folder, slots: pl.Series) -> None:
@@ -158,23 +143,31 @@ def _write_visited(work: Work, output: Output, account: Account) -> None:
     def decided(shard: Shard) -> tuple[int, pl.DataFrame]:
         found = _statistics(work.scores, shard, work.options)
         _refuse_rounds(shard, found, work.round)
-        return shard.number, decide(statistics.visited(found, work.prior), work.config, work.standing, work.round)
+        return shard.number, decide(statistics.visited(found, work.prior), work.config, work.run_state, work.round)
 
-    tasks = Repeats(work.scores.path, "task", hint=TOGETHER)
+    tally, tasks = VerdictTally(), Repeats(work.scores.path, "task", hint=TOGETHER)
     for number, frame in _ahead(decided, [s for s in work.scores.shards if work.options.slice.owns(s.number)]):
         tasks.add(work.scores.path, frame["slot_id"])
         if not output.done(number):
             output.write(number, frame)
-        rows = int(frame["n"].sum() + frame["n_error"].sum())
+        rows = _total(frame, "n") + _total(frame, "n_error")
         account.rows_in += rows
         account.rows_out += frame.height
-        account.extra["kept"] += int(frame["keep"].sum())
+        account.extra["kept"] += _total(frame, "keep")
+        tally.add(frame)
         for row in frame.group_by("keep", "reason").len().sort("reason").iter_rows(named=True):
             output.counts[f"{'kept' if row['keep'] else 'dropped'} {row['reason']}"] += row["len"]
             if not row["keep"]:
                 account.dropped[row["reason"]] = account.dropped.get(row["reason"], 0) + row["len"]
         work.options.tick(rows)
     tasks.refuse()
+    account.extra |= tally.facts()
+    account.report = tally.table()
+    output.counts.update({f"verdict {word}": count for word, count in tally.verdicts.items()})
+
+
+def _total(frame: pl.DataFrame, column: str) -> int:
+    return int(frame.select(pl.col(column).sum()).item())
 
 
 def _ahead(function: Callable[[Shard], T], shards: Sequence[Shard]) -> Iterator[T]:
@@ -199,6 +192,8 @@ def _refuse_rounds(shard: Shard, found: pl.DataFrame, round: int) -> None:
 
 
 def _write_carried(work: Work, output: Output, account: Account) -> None:
+    if work.history is None:
+        return
     work.options.phase("carrying groups over")
     for bucket in range(work.carried_shards):
         number = work.first_carried + bucket
@@ -212,7 +207,7 @@ def _write_carried(work: Work, output: Output, account: Account) -> None:
             )
             _refuse_later(work.history, frame, work.round)
             frames.append(frame)
-        carried = decide(pl.concat(frames), work.config, work.standing, work.round)
+        carried = decide(pl.concat(frames), work.config, work.run_state, work.round)
         if not output.done(number):
             output.write(number, carried)
         output.counts["carried"] += carried.height

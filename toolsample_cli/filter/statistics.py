@@ -6,6 +6,7 @@ Variance is the population variance (ddof 0) everywhere, the same as in the adva
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +14,15 @@ import numpy as np
 import polars as pl
 
 from toolsample_cli.errors import DataError
+from toolsample_cli.filter.verdict import verdict
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.repeats import refuse_repeats
+from toolsample_cli.shards.schema import PASS_AT
 
 COLUMNS = [
     "sample",
     *("task_id", "slot_id", "shots", "source", "category", "round", "exact", "reward", "reward_min", "reward_max"),
+    "calls_json",
     *(name for component in schema.COMPONENTS for name in (component, f"{component}_max")),
 ]
 """Columns of `scores` that the statistics need."""
@@ -34,7 +38,8 @@ PRIOR = ["slot_id", "shots", "visits", "misses", "flat_visits", "last_round"]
 
 STATISTICS = [
     *("task_id", "slot_id", "shots", "source", "category", "n", "n_error", "n_exact"),
-    *("reward_mean", "reward_var", "reward_min", "reward_max"),
+    *("reward_mean", "reward_var", "reward_best", "reward_min", "reward_max"),
+    *(*(f"pass_at_{k}" for k in PASS_AT), "agreement", "majority_right", "verdict"),
     *(f"{component}_{kind}" for component in schema.COMPONENTS for kind in ("mean", "var")),
 ]
 """Columns that `statistics` makes, besides `round`."""
@@ -49,7 +54,7 @@ def statistics(scores: pl.DataFrame, where: Path | str = "scores") -> pl.DataFra
     (zero-shot and few-shot) were rolled out in the same round.
     """
     runs = Runs.of(scores["task_id"])
-    heads = scores.select(CONSTANT)[runs.starts]
+    heads = runs.heads(scores.select(CONSTANT))
     apart = bool(heads["task_id"].is_duplicated().any())
     if "sample" in scores.columns and (apart or not runs.rising(scores["sample"].to_numpy())):
         refuse_repeats(Path(where), scores, ["task_id", "sample"])
@@ -65,11 +70,14 @@ def statistics(scores: pl.DataFrame, where: Path | str = "scores") -> pl.DataFra
     for name in ("reward", *schema.COMPONENTS):
         # an errored rollout may carry zeros; only a scored one counts
         values = np.where(scored, scores[name].to_numpy(), np.nan)
-        columns[f"{name}_mean"], columns[f"{name}_var"] = runs.moments(values)
+        columns[f"{name}_mean"], columns[f"{name}_var"], best = runs.moments(values)
+        columns |= {"reward_best": best} if name == "reward" else {}
+    columns |= majority(scores, scored, runs)
+    columns |= {f"pass_at_{k}": pass_at(k, columns["n"], columns["n_exact"]) for k in PASS_AT}
     groups = heads.with_columns(pl.Series(name, values, nan_to_null=True) for name, values in columns.items())
     groups = groups.with_columns(scaled for name in schema.COMPONENTS for scaled in _scaled(name))
     _refuse_two_forms(groups)
-    return groups.select(*STATISTICS, "round")
+    return groups.with_columns(verdict=verdict()).select(*STATISTICS, "round")
 
 
 def _together(scores: pl.DataFrame) -> pl.DataFrame:
@@ -106,36 +114,91 @@ class Runs:
         falls[self.starts[1:] - 1] = False
         return not falls.any()
 
+    def heads(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The first row of each run."""
+        return frame.gather_every(int(self.lengths[0])) if len(self.lengths) == 1 else frame[self.starts]
+
     def count(self, marks: np.ndarray) -> np.ndarray:
         """True values in each run, int32."""
         return np.add.reduceat(marks, self.starts, dtype=np.int32) if len(self.starts) else np.empty(0, np.int32)
 
-    def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and population variance of each run, NaN values left out; NaN below one and two values.
+    def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, population variance and largest value of each run, NaN left out; NaN below one, two and one values.
 
         Runs of one length are columns of a matrix, so that every step is one pass over contiguous memory.
         """
-        mean, variance = np.full((2, len(self.starts)), np.nan)
+        mean, variance, best = np.full((3, len(self.starts)), np.nan)
+        for alike, matrix in self.matrices(values):
+            mean[alike], variance[alike], best[alike] = _columns(matrix)
+        return mean, variance, best
+
+    def matrices(self, values: np.ndarray) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
+        """(which runs, their values as a matrix with one run per column) for each length."""
         for size in self.lengths:
-            alike = self.sizes == size
             if len(self.lengths) == 1:
-                mean, variance = _columns(np.ascontiguousarray(values.reshape(-1, size).T))
+                yield slice(None), np.ascontiguousarray(values.reshape(-1, size).T)
             else:
-                rows = self.starts[alike] + np.arange(size)[:, None]
-                mean[alike], variance[alike] = _columns(values[rows])
-        return mean, variance
+                alike = self.sizes == size
+                yield alike, values[self.starts[alike] + np.arange(size)[:, None]]
 
 
-def _columns(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    known = ~np.isnan(matrix)
-    count = known.sum(axis=0)
+def pass_at(k: int, n: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The unbiased estimate of pass@k (Chen et al., arXiv 2107.03374): 1 - C(n - right, k) / C(n, k).
+
+    The chance that k of the n completions, drawn without replacement, hold a right one; NaN where n < k.
+    """
+    none = np.ones(len(n))
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, matrix, 0.0).sum(axis=0) / count
-        gap = np.where(known, matrix - mean, 0.0)
+        for i in range(k):
+            none *= np.maximum(n - right - i, 0) / (n - i)
+    return np.where(n >= k, 1.0 - none, np.nan)
+
+
+def majority(scores: pl.DataFrame, scored: np.ndarray, runs: Runs) -> dict[str, np.ndarray]:
+    """What most of a group's scored completions answer, told by the calls that were read; the first of equals wins.
+
+    `agreement`: the share that gives that answer (NaN without a scored one); `majority_right`: whether its calls are
+    the gold ones, that is, some completion with them is exactly right; `majority_calls`: whether it calls at all.
+    """
+    answers = scores["calls_json"].hash().to_numpy()
+    marks = scored.astype(np.uint8) + 2 * scores["exact"].fill_null(False).to_numpy()
+    marks += 4 * (scores["calls_json"] != "[]").to_numpy()
+    share = np.full(len(runs.starts), np.nan)
+    right, calls = np.zeros((2, len(runs.starts)), bool)
+    for (alike, answer), (_, mark) in zip(runs.matrices(answers), runs.matrices(marks), strict=True):
+        valid = (mark & 1) > 0
+        counts = valid.astype(np.uint16)
+        for i in range(1, len(answer)):
+            same = (answer[:i] == answer[i]) & (valid[:i] & valid[i])
+            counts[:i] += same
+            counts[i] += same.view(np.uint8).sum(axis=0, dtype=np.uint16)
+        most, top = counts[0].copy(), answer[0].copy()
+        called = mark[0].copy()
+        for i in range(1, len(answer)):
+            more = counts[i] > most
+            for best, row in ((most, counts[i]), (top, answer[i]), (called, mark[i])):
+                np.copyto(best, row, where=more)
+        with np.errstate(invalid="ignore"):
+            share[alike] = most / valid.view(np.uint8).sum(axis=0, dtype=np.uint16)
+        right[alike] = ((answer == top) & ((mark & 3) == 3)).any(axis=0)
+        calls[alike] = (called & 4) > 0
+    return {"agreement": share, "majority_right": right, "majority_calls": calls}
+
+
+def _columns(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    unknown = np.isnan(matrix)
+    count = len(matrix) - unknown.view(np.uint8).sum(axis=0, dtype=np.uint16).astype(np.int32)
+    gap = matrix.copy()
+    np.copyto(gap, 0.0, where=unknown)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = gap.sum(axis=0) / count
+        np.subtract(gap, mean, out=gap)
+        np.copyto(gap, 0.0, where=unknown)
         variance = np.where(count > 1, np.square(gap, out=gap).sum(axis=0) / count, np.nan)
     # equal values can leave a variance of rounding errors, and "flat" must mean exactly 0
-    flat = np.fmax.reduce(matrix) == np.fmin.reduce(matrix)
-    return mean, np.where(flat & (count > 1), 0.0, variance)
+    best = np.fmax.reduce(matrix)
+    flat = best == np.fmin.reduce(matrix)
+    return mean, np.where(flat & (count > 1), 0.0, variance), best
 
 
 def _refuse_two_forms(groups: pl.DataFrame) -> None:

@@ -1,104 +1,37 @@
-"""What the selection methods share: the form of a verdict and the statistics they are all written in.
+"""A verdict on each task for people who only want to know what their data is worth to this policy.
 
-Every statistic uses the task's own bounds [a, b], so that items without a gold call ([0, 1]) and call items
-([-3, 4]) can be compared. All are polars expressions over the columns of `groups`.
+It goes by the latest visit alone and by no method, so that it means the same for all of them. The four words are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import polars as pl
 
-from toolsample_cli.config import FilterConfig
-from toolsample_cli.filter.run_state import Standing
+from toolsample_cli.filter.judgement import N_EXACT, VAR, N
 
-MEAN, VAR = pl.col("reward_mean"), pl.col("reward_var")
-LOW, HIGH = pl.col("reward_min"), pl.col("reward_max")
-N, N_EXACT = pl.col("n"), pl.col("n_exact")
+VERDICTS = {
+    "train": "worth training on: the completions of one group differ in reward",
+    "mastered": "every completion is exactly right",
+    "hopeless": "no completion is right, and all earn the same",
+    "doubtful": "look at it: fewer than two completions to go by, or they agree on a call that is not the gold one",
+}
+"""Verdict -> what it says."""
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """One method's answer for every group, as expressions.
-
-    `importance` >= 0 is the relative wish to draw the task again, `keep` whether its rollouts are trained on,
-    `reason` one word; `potential` is stored beside them. Groups without a scored rollout are decided by `decide`.
-    """
-
-    importance: pl.Expr
-    keep: pl.Expr
-    reason: pl.Expr
-    potential: pl.Expr
+AGREED = 0.75
+"""Share of completions with one and the same wrong call that casts doubt on the gold answer (our reading)."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """A row of the table: the rule, how its tasks are drawn (`epochs`, `importance`, `rank`) and its traits.
-
-    `floored`: the config's epsilon is added to its importance. `delayed`: the activation rule holds for it.
-    """
-
-    rule: Callable[[FilterConfig, Standing], Verdict]
-    draw: str
-    floored: bool = False
-    delayed: bool = False
-
-
-def state() -> pl.Expr:
-    """(b - mean) / (b - a) in [0, 1]: 1 unlearned, 0 mastered; null without a scored rollout."""
-    return ((HIGH - MEAN) / (HIGH - LOW)).clip(0.0, 1.0)
-
-
-def potential() -> pl.Expr:
-    """Variance over Popoviciu's bound (b - a)^2 / 4, in [0, 1]; null for fewer than two scored rollouts."""
-    return (VAR / ((HIGH - LOW) ** 2 / 4)).clip(0.0, 1.0)
-
-
-def potential_at_mean() -> pl.Expr:
-    """Variance over Bhatia and Davis' bound (b - mean)(mean - a), the largest at that mean; in [0, 1].
-
-    1 for every binary reward that takes both its values; 0 where the mean is a bound (denominator at least 1e-6).
-    """
-    return (VAR / ((HIGH - MEAN) * (MEAN - LOW)).clip(1e-6)).clip(0.0, 1.0)
-
-
-def pass_rate(config: FilterConfig) -> pl.Expr:
-    """Share of exactly right rollouts, or the mean reward scaled to [0, 1] (`metric = reward`)."""
-    return N_EXACT / N if config.metric == "exact" else 1 - state()
-
-
-def known(value: pl.Expr) -> pl.Expr:
-    """A spread that one rollout cannot show counts in full, as for a task never visited (our reading)."""
-    return value.fill_null(1.0)
-
-
-def flat(config: FilterConfig) -> pl.Expr:
-    """No spread in the metric: all or none exactly right, or all rewards equal."""
-    return ((N_EXACT == 0) | (N_EXACT == N)) if config.metric == "exact" else VAR == 0
-
-
-def flat_reason(config: FilterConfig) -> pl.Expr:
-    """`solved` or `unsolved` for a group without spread, by the half its pass rate lies in; else `mixed`."""
-    side = pl.when(pass_rate(config) >= 0.5).then(pl.lit("solved")).otherwise(pl.lit("unsolved"))
-    return pl.when(flat(config)).then(side).otherwise(pl.lit("mixed"))
-
-
-CELL_STATE = 0.15
-CELL_POTENTIAL = 0.04  # a standard deviation of a tenth of the range
-
-
-def cell() -> pl.Expr:
-    """The cell of methods 1.4: mastered, unstable, learnable or stuck. A name for people; no rule reads it."""
-    spread = known(potential()) >= CELL_POTENTIAL
-    high = state() <= CELL_STATE
+def verdict() -> pl.Expr:
+    """One of `VERDICTS` from n, n_exact, reward_var, agreement and majority_right."""
+    agreed = (pl.col("agreement") >= AGREED) & (N_EXACT == 0) & pl.col("majority_calls")
     return (
-        pl.when(high & spread)
-        .then(pl.lit("unstable"))
-        .when(high)
+        pl.when(N < 2)
+        .then(pl.lit("doubtful"))
+        .when(N_EXACT == N)
         .then(pl.lit("mastered"))
-        .when(spread)
-        .then(pl.lit("learnable"))
-        .otherwise(pl.lit("stuck"))
+        .when(agreed)
+        .then(pl.lit("doubtful"))
+        .when(VAR == 0)
+        .then(pl.lit("hopeless"))
+        .otherwise(pl.lit("train"))
     )

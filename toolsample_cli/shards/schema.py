@@ -66,20 +66,22 @@ def _component_columns(meanings: dict[str, str]) -> tuple[Column, ...]:
 def _statistic_columns() -> tuple[Column, ...]:
     columns = []
     for name in COMPONENTS:
-        columns.append(
-            Column(
-                f"{name}_mean",
-                F64,
-                f"mean of {name} / {name}_max over the group; null without one",
-                null=True,
-                low=0,
-                high=1,
-            )
+        share, variance = (
+            f"mean of {name} / {name}_max over the group; null without one",
+            "population variance (ddof 0)",
         )
-        columns.append(
-            Column(f"{name}_var", F64, f"population variance (ddof 0) of {name} / {name}_max", null=True, low=0)
-        )
+        columns.append(Column(f"{name}_mean", F64, share, null=True, low=0, high=1))
+        columns.append(Column(f"{name}_var", F64, f"{variance} of {name} / {name}_max", null=True, low=0))
     return tuple(columns)
+
+
+PASS_AT = (2, 4, 8)
+"""Values of k for which a group has an unbiased pass@k; pass@1 is n_exact / n."""
+
+
+def _pass_columns() -> tuple[Column, ...]:
+    meaning = "unbiased pass@{k}: the chance that {k} of its completions hold an exactly right one; null when n < {k}"
+    return tuple(Column(f"pass_at_{k}", F64, meaning.format(k=k), null=True, low=0, high=1) for k in PASS_AT)
 
 
 TASKS = Kind(
@@ -199,9 +201,7 @@ GROUPS = Kind(
     "one task's rollouts of its latest visit as statistics, and the verdict on it",
     (
         Column("task_id", STR, "the task as it was rolled out"),
-        Column(
-            "slot_id", STR, "the zero-shot task whose place it takes in the corpus; equals task_id for a zero-shot task"
-        ),
+        Column("slot_id", STR, "the zero-shot task whose place it takes; its own task_id for a zero-shot task"),
         Column("shots", I32, "demonstrations in its prompt", low=0),
         Column("source", STR, "its data set"),
         Column("category", STR, "its kind of request"),
@@ -212,15 +212,13 @@ GROUPS = Kind(
         Column("reward_var", F64, "population variance (ddof 0) of the base reward; null when n < 2", null=True, low=0),
         Column("reward_min", F64, "smallest possible reward of this task"),
         Column("reward_max", F64, "largest possible reward of this task"),
+        Column("reward_best", F64, "largest base reward in the group: best of n; null when n = 0", null=True),
+        *_pass_columns(),
+        Column("agreement", F64, "share of completions with the most frequent calls; null when n = 0", null=True),
+        Column("majority_right", BOOL, "whether these are the gold calls: the majority vote"),
+        Column("verdict", STR, "train, mastered, hopeless or doubtful, by the latest visit alone"),
         *_statistic_columns(),
-        Column(
-            "state",
-            F64,
-            "(reward_max - mean) / (reward_max - reward_min): 1 unlearned, 0 mastered",
-            null=True,
-            low=0,
-            high=1,
-        ),
+        Column("state", F64, "reward's range still missing: 1 unlearned, 0 mastered", null=True, low=0, high=1),
         Column("potential", F64, "variance over the largest variance its bounds allow", null=True, low=0),
         Column("importance", F64, "how much the method wants this task in the next draw", low=0),
         Column("keep", BOOL, "whether its rollouts go into the training batch"),
@@ -249,6 +247,8 @@ BATCH = Kind(
         Column("key", F64, "key component over its maximum", null=True, low=0, high=1),
         Column("value", F64, "value component over its maximum", null=True, low=0, high=1),
         Column("exact", BOOL, "exactly right"),
+        Column("prompt", STR, "the prompt its update conditions on: shown (or null) or plain", null=True),
+        Column("plain_task_id", STR, "the task without demonstrations, for prompt = plain", null=True),
         Column("weight_name", F64, "weight of the name component in this round", low=0),
         Column("weight_key", F64, "weight of the key component in this round", low=0),
         Column("weight_value", F64, "weight of the value component in this round", low=0),
