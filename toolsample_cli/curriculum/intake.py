@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
 
 from toolsample_cli.config import CurriculumConfig
 from toolsample_cli.curriculum import activation, hard_tasks, mastery
+from toolsample_cli.curriculum.corpus import Corpus
 from toolsample_cli.curriculum.state import WEIGHTED, State
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder
 from toolsample_cli.shards.repeats import Repeats
+from toolsample_cli.shards.sealed import read_sealed
 from toolsample_cli.stage import Account
 
 DEAD_ROUNDS = 3
@@ -32,6 +35,26 @@ class RoundData:
     groups: Folder
     scores: Folder
     records: Folder | None = None
+
+
+def read_state(path: Path, corpus: Corpus, config: CurriculumConfig) -> State:
+    """The state in a file. DataError when it is none, belongs to another corpus or weighs nothing."""
+    record = read_sealed(path, hint="--state takes the state.json of the round before, as it was written")
+    try:
+        state = State.read(record)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path}: not a curriculum state: {error!r}", hint="take one as curriculum wrote it") from None
+    if state.corpus != corpus.identity:
+        raise DataError(
+            f"{path}: belongs to another corpus ({state.corpus}); {corpus.folder.path} is {corpus.identity}",
+            hint="give the corpus the run was started with, or start again without --state",
+        )
+    if config.weighting != "stage" and not any(state.weights.values()):
+        raise DataError(
+            f"{path}: its weights sum to nothing, so that only the format would be rewarded",
+            hint="only weighting = stage begins like this; keep it, or start again without --state",
+        )
+    return state
 
 
 def take_in(state: State, round: RoundData, config: CurriculumConfig, account: Account) -> tuple[State, pl.Series]:

@@ -14,11 +14,11 @@ from toolsample_cli.config.settings import as_record
 from toolsample_cli.curriculum import activation, mastery
 from toolsample_cli.curriculum.corpus import LEAVE_OUT, Corpus
 from toolsample_cli.curriculum.demonstrations import DemoSources
-from toolsample_cli.curriculum.intake import RoundData, dead_advice, take_in
+from toolsample_cli.curriculum.intake import RoundData, dead_advice, read_state, take_in
 from toolsample_cli.curriculum.next_tasks import Drawn, next_tasks
 from toolsample_cli.curriculum.reweighting import write_batch
 from toolsample_cli.curriculum.sampling import Mix
-from toolsample_cli.curriculum.state import State, read_state
+from toolsample_cli.curriculum.state import State
 from toolsample_cli.errors import ConfigError, EmptyBatch
 from toolsample_cli.hashing import digest
 from toolsample_cli.json_types import Row

@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
-from toolsample_cli.config import CurriculumConfig
-from toolsample_cli.curriculum.corpus import Corpus
 from toolsample_cli.curriculum.sampling import EpochPlace
-from toolsample_cli.errors import DataError
 from toolsample_cli.json_types import Json, Row
-from toolsample_cli.shards.sealed import read_sealed
 
 WEIGHTED = ("name", "key", "value")
 """Sub-tasks that carry a weight; the format term always counts 1."""
@@ -101,23 +96,3 @@ class State:
         if sum(weights) == 0 and state.stage > 0:
             raise ValueError("weights sum to nothing")
         return state
-
-
-def read_state(path: Path, corpus: Corpus, config: CurriculumConfig) -> State:
-    """The state in a file. DataError when it is none, belongs to another corpus or weighs nothing."""
-    record = read_sealed(path, hint="--state takes the state.json of the round before, as it was written")
-    try:
-        state = State.read(record)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{path}: not a curriculum state: {error!r}", hint="take one as curriculum wrote it") from None
-    if state.corpus != corpus.identity:
-        raise DataError(
-            f"{path}: belongs to another corpus ({state.corpus}); {corpus.folder.path} is {corpus.identity}",
-            hint="give the corpus the run was started with, or start again without --state",
-        )
-    if config.weighting != "stage" and not any(state.weights.values()):
-        raise DataError(
-            f"{path}: its weights sum to nothing, so that only the format would be rewarded",
-            hint="only weighting = stage begins like this; keep it, or start again without --state",
-        )
-    return state
