@@ -106,7 +106,7 @@ def test_demonstrations_reach_the_trainer(tmp_path: Path):
 
 def test_verdicts_travel(world: World, tmp_path: Path):
     """Rows carry their group's numbers; a condition on them chooses tasks."""
-    run_filter(world.scores, None, tmp_path / "groups", FilterConfig(method="dapo", activation_batches=0), Options())
+    run_filter(world.scores, None, tmp_path / "groups", FilterConfig(method="dapo"), Options())
     _, rows = exported(world.tasks, tmp_path / "x.parquet", groups=tmp_path / "groups")
     infos = [row["extra_info"] for row in rows]
     assert {info["n"] for info in infos} == {8} and all(info["reward_var"] > 0 for info in infos)

@@ -13,7 +13,7 @@ from support.curation_data import RIGHT as RIGHT_ROW
 from support.curation_data import score_frame
 
 from toolsample_cli.config import ScoreConfig
-from toolsample_cli.curriculum import mastery
+from toolsample_cli.curriculum import reweighting
 from toolsample_cli.score.components import components
 from toolsample_cli.score.scorer import Gold, combine, score_text
 from toolsample_cli.toolcalls.call import Call
@@ -180,8 +180,8 @@ def test_a_batch_pays_the_gold_exactly_under_any_weights() -> None:
     """The same form for a whole frame."""
     frame, draw = score_frame({"a": [RIGHT_ROW] * 2}), random.Random(3)
     for _ in range(100):
-        weights = {name: draw.uniform(0.5, 2) for name in mastery.WEIGHTED}
-        assert mastery.batch(frame, weights, 0.0)["reward"].to_list() == [4.0, 4.0]
+        weights = {name: draw.uniform(0.5, 2) for name in ("name", "key", "value")}
+        assert reweighting.batch(frame, weights, 0.0)["reward"].to_list() == [4.0, 4.0]
 
 
 def test_weights_that_leave_nothing_to_earn_leave_the_format() -> None:

@@ -130,7 +130,7 @@ class Bank:
         return Choice(tuple(chosen[::-1]), tuple(fits[::-1]), "" if chosen else why)
 
     def _ranked(self, task: Example, least: str) -> Iterator[tuple[str, Example]]:
-        """Candidates that fit, best first: by fit, then source, kind of request and words."""
+        """Candidates that fit, best first: by fit, then source and words."""
         names = [*sorted(task.called), *sorted(task.tools.keys() - task.called)]
         shelves = [self.by_tool.get((task.calling, name), []) for name in names]
         found = {e.task_id: e for shelf in [*shelves, self.general.get(task.calling, [])] for e in reversed(shelf)}
@@ -144,16 +144,15 @@ class Bank:
 
 
 def _by_preference(task: Example, examples: list[Example]) -> list[Example]:
-    """By source, then by as many calls as the task wants, then by BM25 against its request and tools."""
+    """By source, then by BM25 against the task's request and tools; equal scores keep their order."""
     if len(examples) < 2:
         return examples
     from rank_bm25 import BM25Okapi
 
     scores = BM25Okapi([list(example.words) or [""] for example in examples]).get_scores(list(task.words))
 
-    def rank(i: int) -> tuple[int, bool, float, int]:
-        other_kind = len(examples[i].calls) != len(task.calls)
-        return SOURCES.index(examples[i].source), other_kind, -scores[i], i
+    def rank(i: int) -> tuple[int, float, int]:
+        return SOURCES.index(examples[i].source), -scores[i], i
 
     return [examples[i] for i in sorted(range(len(examples)), key=rank)]
 
