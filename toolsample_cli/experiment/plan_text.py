@@ -8,7 +8,9 @@ from pathlib import Path
 
 from toolsample_cli.config import STAGES
 from toolsample_cli.config.settings import as_record
+from toolsample_cli.curriculum import activation
 from toolsample_cli.experiment.recipe import Plan
+from toolsample_cli.filter.decide import METHODS
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.train.loss import advantage_of, rule_of
@@ -47,11 +49,13 @@ def _arm(plan: Plan, corpus: int) -> list[str]:
     total = run.rounds * drawn * rollout.n
     filled = plan.configs["filter"].method == "dapo" and run.refill > 1
     more = f", up to {run.refill} times as many until the batch is full" if filled else ""
+    delayed = METHODS[plan.configs["filter"].method].delayed
+    begins = f"; {activation.describe(plan.configs['curriculum'], corpus)}" if delayed else ""
     return [
         f"rounds         {run.rounds} of {drawn:,} tasks x {rollout.n} completions = {total:,} rollouts{more}; "
         f"{passes:.3g} passes over the corpus",
         f"selection      {plan.configs['filter'].method}; weighting {plan.configs['curriculum'].weighting}; "
-        f"hard tasks {plan.configs['curriculum'].hard}",
+        f"hard tasks {plan.configs['curriculum'].hard}{begins}",
         f"learning rate  {schedule_of(train).describe(passes, run.rounds, steps)}",
         f"loss           {rule_of(train).describe()}; advantage {advantage_of(train)}; {steps:,} optimizer steps",
         f"settings       {_changed(plan) or 'all as by default'}",
