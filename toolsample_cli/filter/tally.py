@@ -12,7 +12,7 @@ from toolsample_cli.json_types import Row
 from toolsample_cli.shards.schema import PASS_AT
 
 MEANS = {
-    "pass@1": pl.col("n_exact") / pl.col("n"),
+    "pass@1": pl.when(pl.col("n") > 0).then(pl.col("n_exact") / pl.col("n")),
     **{f"pass@{k}": pl.col(f"pass_at_{k}") for k in PASS_AT},
     "majority right": pl.when(pl.col("n") > 0).then(pl.col("majority_right").cast(pl.Float64)),
     "best of n, reward": pl.col("reward_best"),
@@ -32,7 +32,7 @@ class VerdictTally:
     def add(self, groups: pl.DataFrame) -> None:
         """Take in one frame."""
         self.verdicts.update(dict(groups["verdict"].value_counts().iter_rows()))
-        values = groups.filter(pl.col("n") > 0).select(**MEANS)
+        values = groups.select(**MEANS)
         self.sums.update(values.sum().fill_null(0.0).row(0, named=True))
         self.tasks.update(values.count().row(0, named=True))
 
