@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,8 @@ _NAMES = {
     "test": "test testing heldout held_out held-out",
 }
 _SPLIT = {word: name for name, words in _NAMES.items() for word in words.split()}
+_ABOUT = ("extra_info", "metadata", "meta")
+"""Where rows say something about themselves; verl's key first."""
 _FILE = re.compile(r"(train|training|validation|valid|val|dev|test)(?=[-_.]|$)")
 
 
@@ -22,9 +25,21 @@ def known_split(name: object) -> str:
 
 
 def split_of_row(row: Row) -> str:
-    """The split that a raw row names itself, at its top or in verl's `extra_info`; "" when it names none."""
-    info = row.get("extra_info")
-    return known_split(row.get("split")) or (known_split(info.get("split")) if isinstance(info, dict) else "")
+    """The split that a raw row names itself, at its top or in what it says about itself; "" when it names none."""
+    found = known_split(row.get("split"))
+    for key in _ABOUT:
+        found = found or known_split(_opened(row.get(key)).get("split"))
+    return found
+
+
+def _opened(value: object) -> Row:
+    """An object, or the object in a JSON text, as tables store it; {} for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}
 
 
 def split_of_file(path: Path) -> str:

@@ -35,6 +35,7 @@ _PARAMETERS = (
 """Where tools keep a schema or a flat map: OpenAI, Anthropic, MCP, Gemini and what people write by hand."""
 _WRAPPERS = ("tools", "functions", "function_declarations", "functionDeclarations")
 """Keys under which whole lists of tools stand: MCP's tools/list, Gemini's declarations."""
+_OF_A_TOOL = (*_NAME, "function", "toolSpec", *_WRAPPERS)  # else an object holds tools by name
 _BESIDE = frozenset(
     {*_NAME, *_DESCRIPTION, *_PARAMETERS, "type", "function", "strict", "required", "optional", "return", "returns"}
     | {"return_type", "response", "responses", "output", "outputs", "output_schema", "outputSchema", "output_type"}
@@ -64,10 +65,17 @@ def read_tools(raw: Any) -> list[dict[str, Any]]:
         return []
     value = read_literal(raw) if isinstance(raw, str) else raw
     if isinstance(value, dict):
-        value = [value] if any(key in value for key in (*_NAME, "function", *_WRAPPERS)) else list(value.values())
+        one = any(key in value for key in _OF_A_TOOL)
+        value = [value] if one else [_named(key, tool) for key, tool in value.items()]
     if not isinstance(value, list):
         raise Unreadable(f"tools are {type(value).__name__}, expected a list")
     return [read_tool(tool) for item in value for tool in _unwrapped(item)]
+
+
+def _named(name: str, tool: Any) -> Any:
+    """A tool from an object of tools by name, which need not repeat its name inside."""
+    nameless = isinstance(tool, dict) and tool and not any(key in tool for key in _OF_A_TOOL)
+    return {"name": name, **tool} if nameless else tool
 
 
 def _unwrapped(item: Any) -> list[Any]:
@@ -82,8 +90,9 @@ def _unwrapped(item: Any) -> list[Any]:
 def read_tool(raw: Any) -> dict[str, Any]:
     """One tool, with or without the `{"type": "function", "function": ...}` envelope. Raises Unreadable."""
     value = read_literal(raw) if isinstance(raw, str) else raw
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = {**value, **value["function"]}
+    for envelope in ("toolSpec", "function"):  # Bedrock, OpenAI
+        if isinstance(value, dict) and isinstance(value.get(envelope), dict):
+            value = {**value, **value[envelope]}
     if not isinstance(value, dict):
         raise Unreadable(f"a tool is {type(value).__name__}, expected an object")
     name = next((value[key] for key in _NAME if isinstance(value.get(key), str)), None)
@@ -97,7 +106,8 @@ def _parameters_of(tool: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a tool, wherever its form keeps them. Unreadable when they are under no known key."""
     given = next((tool[key] for key in _PARAMETERS if tool.get(key) is not None), None)
     if given is not None:
-        return read_parameters(given, tool.get("required"))
+        inner = given.get("json") if "toolSpec" in tool and isinstance(given, dict) else None  # Bedrock
+        return read_parameters(inner or given, tool.get("required"))
     if "required_parameters" in tool or "optional_parameters" in tool:  # ToolBench
         must, may = (_from_list(tool.get(f"{kind}_parameters") or []) for kind in ("required", "optional"))
         return read_parameters({**must, **may}, list(must))
@@ -111,14 +121,9 @@ def _parameters_of(tool: dict[str, Any]) -> dict[str, Any]:
     if isinstance(tool.get("properties"), dict | list):  # the schema itself, with a name
         return read_parameters({"type": "object", "properties": tool["properties"]}, tool.get("required"))
     for key, item in tool.items():
-        if key not in _BESIDE and item and isinstance(item, dict | list) and not _only_words(item):
+        if key not in _BESIDE and item and isinstance(item, dict | list) and not _is_words(item):
             raise Unreadable(f"the parameters of {tool.get('name', 'a tool')!r} are under no known key; it has {key!r}")
     return dict(_OBJECT)
-
-
-def _only_words(item: Any) -> bool:
-    """Whether a list holds plain words, as tags do."""
-    return isinstance(item, list) and all(isinstance(one, str | int | float) for one in item)
 
 
 def read_parameters(raw: Any, required: Any = None) -> dict[str, Any]:
@@ -127,6 +132,7 @@ def read_parameters(raw: Any, required: Any = None) -> dict[str, Any]:
     Raises Unreadable.
     """
     value = read_literal(raw) if isinstance(raw, str) and raw.strip() else raw
+    required = [required] if isinstance(required, str) else required
     if not value:
         return dict(_OBJECT)
     if isinstance(value, list):
@@ -279,6 +285,10 @@ def _put(fragment: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
         new = {key: item} if key != "type" else {k: v for k, v in fragment.items() if k == "type" or k not in node}
         made.update(new)
     return made
+
+
+def _is_words(item: Any) -> bool:
+    return isinstance(item, list) and all(isinstance(one, str | int | float) for one in item)
 
 
 def _types(raw: Any) -> tuple[dict[str, Any], bool]:
