@@ -107,7 +107,7 @@ def ours(folder: Path, steps: int, device: str) -> dict[str, Any]:
     loaded = load_policy(str(folder / "tiny"), config, world)
     policy = make_policy(loaded, str(folder / "tiny"), 1.0, world)
     data = cpu.read(folder, config)
-    run = Run(policy, make_optimizer(policy, config), data, config, world, Position())
+    run = Run(data, config, world, policy=policy, optimizer=make_optimizer(policy, config), position=Position())
     train_round(run)
     if device == "cuda":
         torch.cuda.synchronize()

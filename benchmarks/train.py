@@ -109,7 +109,7 @@ def ours(folder: Path, steps: int) -> dict[str, Any]:
     read(folder, config)  # loads what reading imports, as the other side does before its clock starts
     started = time.process_time()
     data = read(folder, config)
-    run = Run(policy, make_optimizer(policy, config), data, config, world, Position())
+    run = Run(data, config, world, policy=policy, optimizer=make_optimizer(policy, config), position=Position())
     position = train_round(run)
     seconds = time.process_time() - started
     values = {name: [v for _, _, n, v in position.metrics if n == name] for name in ("loss", "grad_norm", "slots")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,15 @@ from toolsample_cli.train.loss import StepSize
 from toolsample_cli.train.plain_prompts import prompts_of
 from toolsample_cli.train.setup import load_base, make_optimizer, make_policy
 from toolsample_cli.train.step_metrics import StepTally
-from toolsample_cli.train.trainer import Run, anchor_rollouts, micro_batch, micro_plans, micro_step, off_policy_line
+from toolsample_cli.train.trainer import (
+    Feed,
+    Run,
+    anchor_rollouts,
+    micro_batch,
+    micro_plans,
+    micro_step,
+    off_policy_line,
+)
 
 CONFIG = TrainConfig(lr=3e-3, steps=1, subtasks=False, is_cap=1.5)
 FEW = ("t000", "t002")
@@ -46,14 +55,14 @@ class Made(NamedTuple):
 
     def dataset(self, batch: pl.DataFrame | None = None) -> TrainSet:
         marked = self.batch if batch is None else batch
-        return scored_rollouts(self.rollouts, marked, CONFIG, 512, lambda ids: prompts_of(self.tasks, ids, self.chat))
+        return scored_rollouts(self.rollouts, marked, CONFIG, 512, partial(prompts_of, self.tasks, self.chat))
 
     def run(self, data: TrainSet) -> Run:
         world = World()
         policy = make_policy(load_base(str(self.model), CONFIG, world), str(self.model), 1.0, world)
-        run = Run(policy, make_optimizer(policy, CONFIG), data, CONFIG, world, Position())
-        anchor_rollouts(run, policy, every=False)
-        return run
+        anchor_rollouts(Feed(data, CONFIG, world), policy.train(), every=False)
+        optimizer = make_optimizer(policy, CONFIG)
+        return Run(data, CONFIG, world, policy=policy, optimizer=optimizer, position=Position(), anchored=True)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +143,7 @@ def test_plain_prompts_need_their_tasks(made: Made):
     with pytest.raises(ConfigError, match="asks to train 2 few-shot tasks under their plain prompts"):
         scored_rollouts(made.rollouts, made.batch, CONFIG, 512)
     with pytest.raises(DataError, match="task x is not there"):
-        prompts_of(made.tasks, {"x"}, made.chat)
+        prompts_of(made.tasks, made.chat, {"x"})
 
 
 def test_a_step_moves_the_plain_prompt(made: Made):

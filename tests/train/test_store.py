@@ -102,9 +102,9 @@ def test_a_null_token_is_named(tmp_path: Path):
 
 def test_places_of_a_column_are_kept(tmp_path: Path):
     """Written anew in the middle, the rest stays."""
-    from toolsample_cli.train.token_store import Column
+    from toolsample_cli.train.token_store import TokenFile
 
-    column = Column(np.float32)
+    column = TokenFile(np.float32)
     assert column.append(np.arange(5)) == 0 and column.append(np.zeros(0)) == 5 and column.append(np.arange(2)) == 5
     column.write(2, np.array([9.0, 8.0]))
     assert column.read(0, 7).tolist() == [0, 1, 9, 8, 4, 0, 1]

@@ -295,5 +295,7 @@ def test_sft_counts_and_limits(base, tmp_path):
     options = Options(ids=tmp_path / "ids")
     account = run(tasks, None, model=str(base[0]), out=tmp_path / "ck", config=config, options=options)
     assert account.rows_in == account.rows_out == 2
-    with pytest.raises(ConfigError, match="no batch"):
+    with pytest.raises(DataError, match="a folder of tasks shards, expected rollouts"):
         run(tasks, tasks, model=str(base[0]), out=tmp_path / "x", config=config, options=Options())
+    with pytest.raises(ConfigError, match="--tasks is for these"):
+        run(tasks, None, model=str(base[0]), out=tmp_path / "x", config=config, options=Options(), tasks=tasks)

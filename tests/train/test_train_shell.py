@@ -17,6 +17,7 @@ from support.training_world import load, world, write
 from toolsample_cli.cli.app import run as toolsample
 from toolsample_cli.errors import ConfigError
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.folder_sums import write_sums
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.stage import Options
 
@@ -58,6 +59,7 @@ def test_bad_input_costs_one_line_and_overwrites_nothing(base, tmp_path, capsys)
     config = json.loads((small / "config.json").read_text())
     quantised = {**config, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
     (small / "config.json").write_text(json.dumps(quantised))
+    write_sums(small)
     long = changed(base, tmp_path / "long", lambda row: row["logprobs"].append(-1.0))
     other = changed(base, tmp_path / "other", lambda row: None, {"tokenizer": "0123456789abcdef"})
     unknown = foreign_batch(base, tmp_path / "foreign")
@@ -93,7 +95,7 @@ def test_the_newest_saved_steps_stay_as_models(base, tmp_path):
     train(base, tmp_path / "next", model=tmp_path / "ck.step-2", steps=2)
     assert len(metric(tmp_path / "next", "lr")) == 2  # a round of its own, not the rest of that one
     out.rename(tmp_path / "moved")
-    with pytest.raises(ConfigError, match=r"ck\.step-2: a step checkpoint of another round"):
+    with pytest.raises(ConfigError, match=r"ck\.step-2: there is a step checkpoint of another round"):
         train(base, out, steps=2, save_every=1, keep=1)
     train(base, out, Options(overwrite=True), steps=2, save_every=1, keep=1)
     assert [place.name for place in tmp_path.glob("*.step-*")] == ["ck.step-1"]
@@ -108,6 +110,7 @@ def test_keeping_needs_saving_and_a_younger_setting_changes_nothing(base, tmp_pa
     state = json.loads(file.read_text())
     del state["config"]["keep"], state["config"]["is_mode"]
     file.write_text(json.dumps(state))
+    write_sums(tmp_path / "ck")
     assert "nothing to do" in train(base, tmp_path / "ck", steps=1).extra
     with pytest.raises(ConfigError, match="steps was 1, now 2"):
         train(base, tmp_path / "ck", steps=2)

@@ -36,7 +36,7 @@ def check_inputs(plan: Plan, out: Path, *, dry: bool) -> None:
     training = plan.configs["train"]
     check_trackers(training.track)
     check_packages(backend)
-    adapter.check(training)
+    adapter.check_adapter(training)
     if training.lora_rank and not training.merge and plan.run.rounds > 1:
         raise ConfigError(
             "[train] merge = false: the next round samples from the checkpoint, which would hold no weights",

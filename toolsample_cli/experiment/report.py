@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from toolsample_cli.errors import DataError, MissingDependency
 from toolsample_cli.experiment.round_metrics import read_summary, round_metrics, score_metrics
+from toolsample_cli.json_types import Row
+from toolsample_cli.shards.schema import COMPONENTS
 from toolsample_cli.shards.sealed import read_json
 from toolsample_cli.terminal import printable
 
@@ -30,12 +33,12 @@ class RunRecord:
 
     arm: str
     seed: int
-    rounds: tuple[dict[str, Any], ...]
+    rounds: tuple[Row, ...]
 
-    def series(self, get: Callable[[dict[str, Any]], float | None]) -> tuple[list[int], list[float]]:
+    def series(self, get: Callable[[Row], float | None]) -> tuple[list[int], list[float]]:
         """(rollouts so far, value) of every round in which `get` finds a value."""
-        pairs = [(entry["rollouts"], get(entry)) for entry in self.rounds]
-        pairs = [(x, y) for x, y in pairs if y is not None]
+        values = [(entry["rollouts"], get(entry)) for entry in self.rounds]
+        pairs = [(x, y) for x, y in values if y is not None]
         return [x for x, _ in pairs], [y for _, y in pairs]
 
 
@@ -65,9 +68,10 @@ def collect(folder: Path) -> list[RunRecord]:
     return [RunRecord("", 0, tuple(_with_heldout(folder, rounds)))]
 
 
-def _with_heldout(folder: Path, rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_heldout(folder: Path, rounds: list[Row]) -> list[Row]:
     """Held-out scores that stand beside the rounds as before/NAME/scores and after/NAME/scores."""
-    for when, entry in (("before", {"round": 0, "rollouts": 0}), ("after", rounds[-1])):
+    start: Row = {"round": 0, "rollouts": 0}
+    for when, entry in (("before", start), ("after", rounds[-1])):
         found = {place.parent.name: score_metrics(place) for place in sorted((folder / when).glob("*/scores"))}
         if found:
             entry["heldout"] = found
@@ -116,7 +120,7 @@ def _mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def arm_table(runs: list[RunRecord], heldout: str, baseline: str | None = None) -> list[dict[str, Any]]:
+def arm_table(runs: list[RunRecord], heldout: str, baseline: str | None = None) -> list[Row]:
     """One row per arm: final exact share with its interval, paired difference to the baseline, cost to reach it.
 
     `baseline` defaults to the first arm. `rollouts_to_baseline` is the median over seeds of the rollouts after
@@ -152,15 +156,20 @@ def arm_table(runs: list[RunRecord], heldout: str, baseline: str | None = None) 
     return rows
 
 
-CURVES: dict[str, Callable[[dict[str, Any]], float | None]] = {
+def _of(name: str, entry: Row) -> float | None:
+    value: float | None = entry.get(name)
+    return value
+
+
+CURVES: dict[str, Callable[[Row], float | None]] = {
     "mean reward of the round's tasks": lambda entry: entry.get("reward"),
     "exactly right, round's tasks": lambda entry: entry.get("exact"),
     "dead groups": lambda entry: entry.get("dead"),
-    **{f"mastery: {name}": (lambda entry, name=name: entry.get(name)) for name in ("format", "name", "key", "value")},
+    **{f"mastery: {name}": partial(_of, name) for name in COMPONENTS},
 }
 
 
-def figure(runs: list[RunRecord], get: Callable[[dict[str, Any]], float | None], title: str) -> str:
+def figure(runs: list[RunRecord], get: Callable[[Row], float | None], title: str) -> str:
     """One plot against rollouts as SVG text: the mean of each arm's seeds with each seed faintly behind it."""
     try:
         import matplotlib
@@ -246,7 +255,7 @@ def _escaped(text: str) -> str:
     return html.escape(printable(text))
 
 
-def _course(runs: list[RunRecord], heldout: str) -> dict[str, Any]:
+def _course(runs: list[RunRecord], heldout: str) -> Row:
     """First and last exact share on a held-out set, as means over seeds, and the interval of the last over several."""
     series = [run.series(lambda entry: entry.get("heldout", {}).get(heldout, {}).get("exact"))[1] for run in runs]
     starts, ends = ([values[at] for values in series if values] for at in (0, -1))
@@ -254,22 +263,22 @@ def _course(runs: list[RunRecord], heldout: str) -> dict[str, Any]:
     return row if len(ends) < 2 else {**row, "end_interval": interval(ends), "seeds": len(ends)}
 
 
-def _flat(run: RunRecord, entry: dict[str, Any]) -> dict[str, Any]:
+def _flat(run: RunRecord, entry: Row) -> Row:
     held = {f"held-out {name}": values["exact"] for name, values in entry.get("heldout", {}).items()}
     plain = {key: value for key, value in entry.items() if not isinstance(value, dict | list)}
     return {"arm": run.arm or "run", "seed": run.seed, **plain, **held}
 
 
-def _html_table(rows: list[dict[str, Any]]) -> str:
+def _html_table(rows: list[Row]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     head = "".join(f"<th>{_escaped(column.replace('_', ' '))}</th>" for column in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_escaped(show(row.get(c)))}</td>" for c in columns) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_escaped(cell_text(row.get(c)))}</td>" for c in columns) + "</tr>" for row in rows
     )
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def show(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A table cell: three digits for numbers, a range for an interval, a dash for nothing."""
     if value is None:
         return "–"

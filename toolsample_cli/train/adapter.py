@@ -21,7 +21,7 @@ from toolsample_cli.train.distributed import whole
 FOLDER = "adapter"
 
 
-def check(config: TrainConfig) -> None:
+def check_adapter(config: TrainConfig) -> None:
     """Refuse settings of an adapter that cannot work, and missing packages, before anything is read."""
     if config.lora_4bit and not config.lora_rank:
         raise ConfigError("lora_4bit packs the base of an adapter, and there is none", hint="add --lora-rank 16")

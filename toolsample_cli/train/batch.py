@@ -17,7 +17,7 @@ UNUSABLE = -9000.0
 """Stored logprobs at or below this are fillers that engines write for `unknown`; such tokens are dropped."""
 
 
-def usable(logprobs: np.ndarray) -> np.ndarray:
+def usable_tokens(logprobs: np.ndarray) -> np.ndarray:
     """Which tokens can enter the loss, from their stored logprobs."""
     with np.errstate(invalid="ignore"):
         return np.isfinite(logprobs) & (logprobs > UNUSABLE)
@@ -43,7 +43,8 @@ class Group:
     def outline(self, number: int) -> GroupOutline:
         """Its outline as group `number`."""
         rollouts = (
-            RolloutOutline(r.row, len(r.completion), int(usable(r.logprobs).sum()), r.advantage) for r in self.rollouts
+            RolloutOutline(r.row, len(r.completion), int(usable_tokens(r.logprobs).sum()), r.advantage)
+            for r in self.rollouts
         )
         return GroupOutline(number, len(self.prompt), tuple(rollouts))
 
@@ -238,7 +239,7 @@ def pad(groups: Sequence[Group], pad_id: int = 0) -> Pack:
 
 
 def _tokens(rollouts: Sequence[Rollout]) -> Tokens:
-    use = [usable(rollout.logprobs) for rollout in rollouts]
+    use = [usable_tokens(rollout.logprobs) for rollout in rollouts]
     old = [np.where(u, rollout.logprobs, 0.0).astype(np.float32) for u, rollout in zip(use, rollouts, strict=True)]
     rows = [np.full(len(rollout.completion), number) for number, rollout in enumerate(rollouts)]
     return Tokens(

@@ -12,14 +12,16 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import torch
 
 from toolsample_cli.errors import DataError
+from toolsample_cli.json_types import Json, Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.folder_sums import verify_folder, write_sums
 from toolsample_cli.shards.sealed import sync_folder
@@ -40,6 +42,15 @@ def no_records() -> pl.DataFrame:
     return pl.DataFrame(schema={"row": pl.Int64} | {c.name: c.dtype for c in schema.RECORDS.columns[1:]})
 
 
+class StepValue(NamedTuple):
+    """One metric of one optimizer step, as a row of STEPS."""
+
+    step: int
+    round: int
+    metric: str
+    value: float | None
+
+
 @dataclass
 class Position:
     """Where training stands: rounds done, optimizer steps in all, steps done of the round at hand.
@@ -53,9 +64,9 @@ class Position:
     step: int = 0
     done: int = 0
     dead_rounds: int = 0
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Row = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
-    metrics: list[list[Any]] = field(default_factory=list)
+    metrics: list[StepValue] = field(default_factory=list)
     records: pl.DataFrame = field(default_factory=no_records)
     history: dict[str, list[float]] = field(default_factory=dict)
     base: str | None = None
@@ -73,6 +84,7 @@ def read_position(folder: Path) -> Position | None:
         found = json.loads(file.read_text(encoding="utf-8"))
         for table in ("metrics", "records"):
             found[table] = [list(map(_number, row)) for row in found[table]]
+        found["metrics"] = [StepValue(*row) for row in found["metrics"]]
         found["records"] = pl.DataFrame(found["records"], schema=no_records().schema, orient="row")
         return Position(**found)
     except FileNotFoundError:
@@ -88,18 +100,18 @@ NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 """What a diverged step measures and JSON has no number for, as the words that stand for it."""
 
 
-def position_record(position: Position) -> dict[str, Any]:
+def position_record(position: Position) -> Row:
     """A position as JSON values; `read_position` is the inverse."""
-    tables = {"metrics": position.metrics, "records": position.records.rows()}
+    tables: dict[str, Sequence[Sequence[Json]]] = {"metrics": position.metrics, "records": position.records.rows()}
     words = {name: [[_word(value) for value in row] for row in rows] for name, rows in tables.items()}
     return vars(position) | words
 
 
-def _word(value: Any) -> Any:
+def _word(value: Json) -> Json:
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: Json) -> Json:
     return NUMBERS.get(value, value) if isinstance(value, str) else value
 
 

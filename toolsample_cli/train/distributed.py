@@ -6,11 +6,14 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from toolsample_cli.models.loading import pick_device
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,11 @@ def shard(policy: torch.nn.Module, layers: Sequence[torch.nn.Module], world: Wor
     fully_shard(policy, mesh=mesh, mp_policy=precision)
 
 
+def sharded(policy: torch.nn.Module) -> FSDPModule:
+    """A policy that `shard` sharded, as what that made of it."""
+    return cast("FSDPModule", policy)
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A sharded tensor gathered from all ranks (a collective call), a plain one as it is; on the CPU, detached."""
     if hasattr(tensor, "full_tensor"):
@@ -97,8 +105,8 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def like(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """A whole tensor laid out as `parameter` is: this rank's shard, or all of it on its device."""
-    if not hasattr(parameter, "device_mesh"):
-        return full.to(parameter.device)
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
+    if not isinstance(parameter, DTensor):
+        return full.to(parameter.device)
     return distribute_tensor(full.to(parameter.device), parameter.device_mesh, parameter.placements)

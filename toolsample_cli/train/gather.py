@@ -10,8 +10,8 @@ import polars as pl
 
 from toolsample_cli.errors import DataError, location
 from toolsample_cli.shards.reading import Folder, Shard
-from toolsample_cli.train.batch import usable
-from toolsample_cli.train.token_store import Columns, Groups
+from toolsample_cli.train.batch import usable_tokens
+from toolsample_cli.train.token_store import Groups, TokenFiles
 
 COLUMNS = ["rollout_id", "task_id", "round", "prompt_ids", "completion_ids", "logprobs", "finish_reason", "error"]
 
@@ -20,7 +20,7 @@ class Gathered:
     """What is known of the batch's B rollouts while shards are read; `group_B` is -1 for what was not met yet."""
 
     def __init__(self, count: int) -> None:
-        self.columns = Columns()
+        self.columns = TokenFiles()
         self.groups: dict[tuple[str, int], int] = {}
         self.prompts: list[tuple[int, int, bytes]] = []
         self.group_B = np.full(count, -1, np.int64)
@@ -112,13 +112,13 @@ def _take(found: pl.DataFrame, shard: Shard, rows: Gathered, vocabulary: int, by
     if (row := _first(scored & (logprobs.count != completions.count))) is not None:
         raise DataError(f"{where(row)}: {logprobs.count[row]} logprobs for {completions.count[row]} completion tokens")
     for name, lists in (("prompt", prompts), ("completion", completions)):
-        check_ids(lists, vocabulary, lambda row, name=name: f"{where(row)}: {name}")
+        check_ids(lists, vocabulary, name, where)
     filled = np.zeros(len(completions.flat), np.float32)
     if by_logprobs:
         filled[np.repeat(scored, completions.count)] = logprobs.flat
     place = rows.columns.completions.append(completions.flat)
     rows.columns.logprobs.append(filled)
-    good = np.concatenate([[0], np.cumsum(usable(filled))])
+    good = np.concatenate([[0], np.cumsum(usable_tokens(filled))])
     at = found["at__"].to_numpy()
     rows.place_B[at] = place + completions.start
     rows.tokens_B[at] = completions.count
@@ -160,16 +160,16 @@ class Lists:
         return self.flat[self.start[row] : self.start[row] + self.count[row]]
 
 
-def check_ids(lists: Lists, vocabulary: int, where: Callable[[int], str]) -> None:
-    """DataError for a token that the model does not have; `where` names a row and what is wrong with it."""
+def check_ids(lists: Lists, vocabulary: int, name: str, where: Callable[[int], str]) -> None:
+    """DataError for a token that the model does not have; `where` names a row, `name` says prompt or completion."""
     flat = lists.flat
     if not len(flat) or (flat.min() >= 0 and flat.max() < vocabulary):
         return
     place = int(np.argmax(~((flat >= 0) & (flat < vocabulary))))
     row = int(np.searchsorted(lists.start + lists.count, place, side="right"))
     if np.isnan(flat[place]):
-        raise DataError(f"{where(row)} token {place - int(lists.start[row]) + 1} is null")
+        raise DataError(f"{where(row)}: {name} token {place - int(lists.start[row]) + 1} is null")
     raise DataError(
-        f"{where(row)} token {int(flat[place])} is outside the model's vocabulary of {vocabulary}",
+        f"{where(row)}: {name} token {int(flat[place])} is outside the model's vocabulary of {vocabulary}",
         hint="the rollouts were made with another tokenizer; give the model that made them",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +44,14 @@ def demonstrations(tasks: pl.DataFrame, chat: Chat, where: Path | str, vocabular
         )
         for name, ids in (("prompt", prompt), ("completion", completion)):
             lists = Lists(pl.Series([ids.tolist()], dtype=pl.List(pl.Int64)))
-            check_ids(lists, vocabulary, lambda _, what=f"{place}: {name}": what)
+            check_ids(lists, vocabulary, name, partial(_same, place))
         rows.add((task["task_id"], number), number, prompt, completion)
         facts.append((task["task_id"], task["task_id"], 1.0))
     return _imitated(rows, pl.DataFrame(facts, schema=FACTS, orient="row"))
+
+
+def _same(text: str, row: int) -> str:
+    return text
 
 
 def gold_text(task: Mapping[str, object] | Row, place: str) -> str:

@@ -33,7 +33,7 @@ def plain_tasks(batch: pl.DataFrame) -> dict[str, str]:
     return dict(asked.select("task_id", "plain_task_id").iter_rows())
 
 
-def prompts_of(tasks: Folder, ids: Collection[str], chat: Chat) -> dict[str, np.ndarray]:
+def prompts_of(tasks: Folder, chat: Chat, ids: Collection[str]) -> dict[str, np.ndarray]:
     """Prompt token ids of these tasks. DataError for one that is not there."""
     found: dict[str, np.ndarray] = {}
     for _, frame in tasks.frames():

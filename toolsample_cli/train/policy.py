@@ -33,8 +33,7 @@ class Policy(torch.nn.Module):
         super().__init__()
         self.model = model
         self.compute_dtype = dtype
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        config = inner.config.get_text_config()
+        config = self.inner.config.get_text_config()
         self.softcap = getattr(config, "final_logit_softcapping", None)
         # Granite divides its logits, Cohere multiplies them; both are a temperature
         scale = (getattr(config, "logits_scaling", None) or 1.0) / (getattr(config, "logit_scale", None) or 1.0)
@@ -42,8 +41,9 @@ class Policy(torch.nn.Module):
 
     @property
     def inner(self) -> Any:
-        """The transformers model itself."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        """The transformers model itself, whose attributes its own class decides."""
+        model: Any = self.model
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     def forward(self, pack: Pack, *, entropy: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`logp_N` and `entropy_N` (None unless asked for), float32, both with gradient."""
@@ -126,14 +126,14 @@ class TokenScores(torch.autograd.Function):
             logits_CV = _logits(hidden_NH[part], weight_VH, temperature)
             peak_C1 = logits_CV.amax(-1, keepdim=True)
             logits_CV -= peak_C1
-            p_CV = torch.exp(logits_CV, out=kept_NV[part]) if keep else logits_CV.exp()
+            p_CV = logits_CV.exp() if kept_NV is None else torch.exp(logits_CV, out=kept_NV[part])
             sum_C = torch.sum(p_CV, -1, out=sum_N[part])
             log_sum_C = sum_C.log()
             total_N[part] = log_sum_C + peak_C1[:, 0]
             logp_N[part] = logits_CV.gather(1, target_N[part, None])[:, 0] - log_sum_C
             if entropy:
                 entropy_N[part] = log_sum_C - logits_CV.mul_(p_CV).sum(-1) / sum_C
-        if keep:
+        if kept_NV is not None:
             kept_NV.scatter_add_(1, target_N[:, None], -sum_N[:, None])
         ctx.save_for_backward(hidden_NH, weight_VH, target_N, total_N, entropy_N, kept_NV, sum_N)
         return logp_N, entropy_N if entropy else torch.zeros_like(logp_N)
@@ -150,7 +150,7 @@ class TokenScores(torch.autograd.Function):
             grad_hidden_NH = (kept_NV @ weight_VH).mul_(scale_N1) if want_hidden else None
             grad_weight_VH = kept_NV.t() @ (hidden_NH * scale_N1).to(weight_VH.dtype) if want_weight else None
             return grad_hidden_NH, grad_weight_VH, None, None, None
-        grad_entropy_N = grad_entropy_N / ctx.temperature if with_entropy else None
+        heat_N = grad_entropy_N / ctx.temperature if grad_entropy_N is not None and with_entropy else None
         grad_hidden_NH = torch.empty_like(hidden_NH) if want_hidden else None
         # partial sums of the weight's gradient stay float32: bfloat16 would round each chunk away
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if want_weight else None
@@ -158,18 +158,19 @@ class TokenScores(torch.autograd.Function):
             part = slice(start, start + ctx.rows)
             logp_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature).sub_(total_N[part, None])
             grad_CV = logp_CV.exp()
-            if with_entropy:
-                spread_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_CV).mul_(-grad_entropy_N[part, None])
+            spread_CV = None
+            if heat_N is not None:
+                spread_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_CV).mul_(-heat_N[part, None])
             grad_CV.mul_(-grad_N[part, None])
-            if with_entropy:
+            if spread_CV is not None:
                 grad_CV += spread_CV
             grad_CV.scatter_add_(1, target_N[part, None], grad_N[part, None])
             grad_CV = grad_CV.to(weight_VH.dtype)
-            if want_hidden:
+            if grad_hidden_NH is not None:
                 torch.mm(grad_CV, weight_VH, out=grad_hidden_NH[part])
-            if want_weight and weight_VH.dtype == torch.float32:
+            if grad_weight_VH is not None and weight_VH.dtype == torch.float32:
                 grad_weight_VH.addmm_(grad_CV.t(), hidden_NH[part])
-            elif want_weight:
+            elif grad_weight_VH is not None:
                 grad_weight_VH += grad_CV.t() @ hidden_NH[part]
         if grad_weight_VH is not None:
             grad_weight_VH = grad_weight_VH.to(weight_VH.dtype)

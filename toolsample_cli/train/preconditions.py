@@ -31,7 +31,9 @@ def refuse_test_data(tasks: Folder | None, config: TrainConfig) -> None:
 
 def refuse_other_tokenizer(rollouts: Folder | None, model: str, tokenizer: Any) -> list[str]:
     """Token ids mean something else under another tokenizer: DataError. Another template only earns a warning."""
-    made_with = rollouts.config if rollouts is not None else {}
+    if rollouts is None:
+        return []
+    made_with = rollouts.config
     if not made_with.get("tokenizer") or not getattr(tokenizer, "chat_template", None):
         return []
     from toolsample_cli.models.chat import Chat
@@ -58,7 +60,7 @@ def finished(out: Path, record: Row, inputs: dict[str, str], *, overwrite: bool)
     position = checkpoint.read_position(out)
     if position is None:
         raise ConfigError(f"{out}: exists and is not a checkpoint of train", hint="choose another output folder")
-    refuse_changes(out, position, record, inputs)
+    refuse_another_round(out, position, record, inputs)
     verify_folder(out)
     return True
 
@@ -94,7 +96,7 @@ def refuse_other_base(model: str, before: Position, config: TrainConfig) -> None
         )
 
 
-def refuse_changes(folder: Path, position: Position, record: Row, inputs: dict[str, str]) -> None:
+def refuse_another_round(folder: Path, position: Position, record: Row, inputs: dict[str, str]) -> None:
     """ConfigError with the keys that differ between a checkpoint and what is asked for."""
     # a setting that is younger than the checkpoint stood at its default
     old = lineage({**as_record(TrainConfig()), **position.config}, position.inputs)

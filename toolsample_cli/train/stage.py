@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from toolsample_cli.train.distributed import World
 from toolsample_cli.train.imitation import demonstrations, right_rollouts
 from toolsample_cli.train.loss import rule_of
 from toolsample_cli.train.plain_prompts import prompts_of
+from toolsample_cli.train.policy import Policy
 from toolsample_cli.train.schedule import Passes, outlook, passes_of
 from toolsample_cli.train.setup import (
     Loaded,
@@ -48,7 +50,7 @@ from toolsample_cli.train.setup import (
 from toolsample_cli.train.step_tables import dead_share, summary, write_tables
 from toolsample_cli.train.subtask_spans import TokenSpans
 from toolsample_cli.train.tracking import TrackedRun, check_trackers, open_trackers
-from toolsample_cli.train.trainer import Run, anchor_rollouts, off_policy_line, train_round
+from toolsample_cli.train.trainer import Feed, Run, anchor_rollouts, off_policy_line, train_round
 
 DEAD_ROUNDS = 3
 """Successive rounds without a live group after which training stops: the loop looks alive but learns nothing."""
@@ -76,7 +78,7 @@ def run(
     preconditions.refuse_test_data(folders.get("tasks"), config)
     if config.kl > 0 and not config.reference and not config.lora_rank:
         raise ConfigError("kl > 0 needs a reference policy", hint="add --reference MODEL")
-    adapter.check(config)
+    adapter.check_adapter(config)
     check_trackers(config.track)
     if config.keep and not config.save_every:
         raise ConfigError("keep > 0 keeps saved steps, but none are saved", hint="add --save-every N")
@@ -191,7 +193,6 @@ class _Round:
             )
         run = self._prepare(loaded, data, before, base, tokenizer)
         writer = Writer(self.world, self.model, loaded.saved_dtype, self.config.merge)
-        run.save = lambda now: self._save(writer, run, now)
         try:
             self.options.phase("training")
             position = train_round(run)
@@ -236,8 +237,8 @@ class _Round:
             batch = batch if wanted is None else batch.filter(pl.col("task_id").is_in(sorted(wanted)))
             if limit is not None:  # whole groups, or their advantages would be wrong
                 batch = batch.filter(pl.col("task_id").is_in(batch.head(limit)["task_id"].unique().to_list()))
-            tasks = self.folders.get("tasks")
-            prompts = (lambda ids: prompts_of(tasks, ids, Chat(tokenizer))) if tasks else None
+            plain = self.folders.get("tasks")
+            prompts = None if plain is None else partial(prompts_of, plain, Chat(tokenizer))
             data = scored_rollouts(rollouts, batch, self.config, loaded.vocabulary, prompts)
             data.warnings = warnings + data.warnings
             by_pass = self.config.lr_schedule != "constant" and self.config.lr_decay_unit == "pass"
@@ -255,36 +256,51 @@ class _Round:
         config, world, start = self.config, self.world, self.model
         policy = make_policy(loaded, self.model, data.temperature, world)
         found = self._resumable()
-        if self.config.keep:
+        if config.keep:
             self._own_steps(found)
-        passes = _passes(self.folders, before, config)
-        run = Run(policy, None, data, config, world, before, passes, packed=loaded.packed)
-        run.tick, run.expect = self.options.tick, self.options.expect
-        if config.objective == "grpo" and (config.old_policy == "recompute" or data.off_policy):
-            anchor_rollouts(run, policy, every=config.old_policy == "recompute")
+        anchored = config.objective == "grpo" and (config.old_policy == "recompute" or bool(data.off_policy))
+        if anchored:
+            feed = Feed(data, config, world, loaded.packed)
+            anchor_rollouts(feed, policy, every=config.old_policy == "recompute")
         if found is not None:  # anchors belong to the start of the round, weights to where it stopped
             start = str(self.partial)
             where = (base or self.model) if config.lora_rank else None
-            policy = run.policy = make_policy(load_policy(start, config, world, where), start, data.temperature, world)
-        run.optimizer = make_optimizer(policy, config)
+            policy = make_policy(load_policy(start, config, world, where), start, data.temperature, world)
+        optimizer = make_optimizer(policy, config)
         if Path(start).is_dir() and (found is not None or bool(before.base) == bool(config.lora_rank)):
-            checkpoint.load_optimizer(Path(start), policy, run.optimizer)
+            checkpoint.load_optimizer(Path(start), policy, optimizer)
             checkpoint.load_rng(Path(start))
-        run.position = replace(found or before, config=self.record, inputs=self.inputs)
-        run.position.base = (base or self.model) if config.lora_rank else None
-        run.constant = self._constant(data)
-        if config.kl > 0 and config.reference:
-            plain = replace(config, lora_rank=0, lora_4bit=False)
-            reference = load_base(config.reference, plain, world)
-            run.reference = make_policy(reference, config.reference, data.temperature, world).eval()
-        if config.subtasks and config.objective == "grpo":
-            run.spans = TokenSpans(tokenizer).of
-        if config.track and world.first:
-            run.trackers = open_trackers(config.track, self.tracked, self.record)
-        return run
+        adapted = (base or self.model) if config.lora_rank else None
+        writer = Writer(world, self.model, loaded.saved_dtype, config.merge)
+        return Run(
+            data,
+            config,
+            world,
+            loaded.packed,
+            policy=policy,
+            optimizer=optimizer,
+            position=replace(found or before, config=self.record, inputs=self.inputs, base=adapted),
+            passes=_passes(self.folders, before, config),
+            constant=self._constant(data),
+            save=lambda now: self._save(writer, policy, optimizer, now),
+            tick=self.options.tick,
+            expect=self.options.expect,
+            reference=self._reference(data),
+            anchored=anchored,
+            spans=TokenSpans(tokenizer).of if config.subtasks and config.objective == "grpo" else None,
+            trackers=open_trackers(config.track, self.tracked, self.record) if world.first else (),
+        )
 
-    def _save(self, writer: Writer, run: Run, now: Position) -> None:
-        writer.write(self.partial, run.policy, run.optimizer, now)
+    def _reference(self, data: TrainSet) -> Policy | None:
+        config = self.config
+        if not config.kl or not config.reference:
+            return None
+        plain = replace(config, lora_rank=0, lora_4bit=False)
+        loaded = load_base(config.reference, plain, self.world)
+        return make_policy(loaded, config.reference, data.temperature, self.world).eval()
+
+    def _save(self, writer: Writer, policy: Policy, optimizer: torch.optim.Optimizer, now: Position) -> None:
+        writer.write(self.partial, policy, optimizer, now)
         if self.config.keep and self.world.first:
             checkpoint.keep_step(self.partial, self.out, now.step, self.config.keep)
 
@@ -307,7 +323,7 @@ class _Round:
         found = checkpoint.read_position(self.partial) if self.partial.is_dir() else None
         if found is None or self.options.overwrite:
             return None
-        preconditions.refuse_changes(self.partial, found, self.record, self.inputs)
+        preconditions.refuse_another_round(self.partial, found, self.record, self.inputs)
         return found
 
     def _constant(self, data: TrainSet) -> int:

@@ -9,11 +9,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from toolsample_cli.train.batch import GroupOutline, Pack
+from toolsample_cli.json_types import Row
+from toolsample_cli.train.batch import GroupOutline, Pack, RolloutOutline
 from toolsample_cli.train.data import TrainSet
 from toolsample_cli.train.distributed import World
 from toolsample_cli.train.loss import LOG_RATIO_LIMIT, Loss
@@ -32,15 +34,28 @@ SUMS = (
     "slots",
 )
 SPANS = ("name", "key", "value")
+SPAN_SHARES = tuple(f"loss_{name}" for name in SPANS)
+
+
+class RolloutSums(NamedTuple):
+    """Sums over the usable tokens of one rollout; those of the loss on sub-tasks are NaN where nobody asked."""
+
+    tokens: float
+    ratio: float
+    clipped: float
+    loss: float
+    name: float = math.nan
+    key: float = math.nan
+    value: float = math.nan
 
 
 @dataclass
 class StepTally:
-    """Sums over a step's micro-batches; `rows` maps a rollout's row to its line of records."""
+    """Sums over a step's micro-batches; `rows` maps a rollout's row to its sums."""
 
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0.0))
     ratio_max: float = 0.0
-    rows: dict[int, list[float]] = field(default_factory=dict)
+    rows: dict[int, RolloutSums] = field(default_factory=dict)
 
     def add(self, pack: Pack, loss: Loss, entropy_N: torch.Tensor | None, span_N: torch.Tensor | None = None) -> None:
         """Count one micro-batch. `span_N` says which sub-task a token belongs to: 0 none, 1 name, 2 key, 3 value."""
@@ -65,19 +80,19 @@ class StepTally:
         columns_NC = torch.stack([value.to(torch.float64) * used for value in columns.values()], dim=1)
         spans = [loss.share_N.to(torch.float64) * used * (span_N == k) for k in (1, 2, 3)] if span_N is not None else []
         wide_NC = torch.cat([columns_NC, *[span[:, None] for span in spans]], dim=1)
-        per_RC = torch.zeros(len(tokens.row_ids), wide_NC.shape[1], dtype=torch.float64, device=wide_NC.device)
-        per_RC = per_RC.index_add(0, tokens.row_N, wide_NC).cpu().numpy()
-        names = list(columns)
-        for name, value in zip(names, per_RC.sum(0), strict=False):
+        sum_RC = torch.zeros(len(tokens.row_ids), wide_NC.shape[1], dtype=torch.float64, device=wide_NC.device)
+        per_RC = sum_RC.index_add(0, tokens.row_N, wide_NC).cpu().numpy()
+        for name, value in zip(columns, per_RC.sum(0), strict=False):
             self.sums[name] += float(value)
         self.sums["slots"] += pack.slots
         if used.any():
             self.ratio_max = max(self.ratio_max, float((ratio_N * used).max()))
-        at = {name: names.index(name) for name in ("loss", "tokens", "ratio", "low", "high")}
+        names = [*columns, *(f"span {name}" for name in (SPANS if spans else ()))]
         for row, line in zip(tokens.row_ids.tolist(), per_RC.tolist(), strict=True):
-            clipped = line[at["low"]] + line[at["high"]]
-            span_sums = line[len(names) :] or [float("nan")] * len(SPANS)
-            self.rows[row] = [line[at["tokens"]], line[at["ratio"]], clipped, line[at["loss"]], *span_sums]
+            summed = dict(zip(names, line, strict=True))
+            own = {name: summed[name] for name in ("tokens", "ratio", "loss")}
+            own |= {name: summed[f"span {name}"] for name in (SPANS if spans else ())}
+            self.rows[row] = RolloutSums(clipped=summed["low"] + summed["high"], **own)
 
     def metrics(self, world: World) -> dict[str, float]:
         """Means over the tokens of all ranks."""
@@ -99,23 +114,35 @@ class StepTally:
         return found
 
 
-def _on_cpu(pack: Pack, loss: Loss, *marks: torch.Tensor | None) -> tuple:
+def _on_cpu(
+    pack: Pack, loss: Loss, entropy_N: torch.Tensor | None, span_N: torch.Tensor | None
+) -> tuple[Pack, Loss, torch.Tensor | None, torch.Tensor | None]:
     moved = {name: value.cpu() for name, value in vars(loss).items() if value is not None}
-    return pack.to(torch.device("cpu")), Loss(**moved), *(mark if mark is None else mark.cpu() for mark in marks)
+    entropy_N, span_N = (mark if mark is None else mark.cpu() for mark in (entropy_N, span_N))
+    return pack.to(torch.device("cpu")), Loss(**moved), entropy_N, span_N
 
 
-def record(line: list[float] | None) -> list[float | int | None]:
-    """tokens, ratio_mean, clipped_share, loss, loss_name, loss_key, loss_value of a RECORDS row.
+def record_row(rollout: RolloutOutline, step: int, sums: RolloutSums | None) -> Row:
+    """A row of RECORDS, with the rollout's row in the round in place of its id.
 
-    None stands for a rollout of a dead group, which was never forwarded because its gradient is zero.
+    Without `sums` it is of a dead group, which was never forwarded because its gradient is zero.
     """
-    if line is None:
-        return [0, None, None, 0.0, None, None, None]
-    tokens, ratio, clipped, loss, *spans = line
-    none = tokens == 0
+    known = {"row": rollout.row, "step": step, "advantage": rollout.advantage, "tokens": rollout.usable}
+    known["dropped_tokens"] = rollout.tokens - rollout.usable
+    if sums is None:
+        return known | {"ratio_mean": None, "clipped_share": None, "loss": 0.0} | dict.fromkeys(SPAN_SHARES)
     # shares only mean something against a loss that is not itself rounding
-    shares = [None if np.isnan(span) or abs(loss) < 1e-12 else span / loss for span in spans]
-    return [int(tokens), None if none else ratio / tokens, None if none else clipped / tokens, loss, *shares]
+    telling = abs(sums.loss) >= 1e-12
+    shares = dict.fromkeys(SPAN_SHARES)
+    if telling:
+        spans = ((f"loss_{name}", getattr(sums, name) / sums.loss) for name in SPANS)
+        shares |= {name: share for name, share in spans if not math.isnan(share)}
+    return known | {
+        "ratio_mean": sums.ratio / sums.tokens if sums.tokens else None,
+        "clipped_share": sums.clipped / sums.tokens if sums.tokens else None,
+        "loss": sums.loss,
+        **shares,
+    }
 
 
 def batch_facts(data: TrainSet, groups: Sequence[GroupOutline]) -> dict[str, float]:
@@ -126,18 +153,18 @@ def batch_facts(data: TrainSet, groups: Sequence[GroupOutline]) -> dict[str, flo
     ends = np.cumsum([0, *[len(group.rollouts) for group in groups]])
     right = np.array([exact[a:b].mean() for a, b in itertools.pairwise(ends)])
     shots = facts["task_id"].str.contains(r"@\d+shot$").to_numpy()
-    base = facts["base_reward"].to_numpy()
+    base, form = facts["base_reward"].to_numpy(), facts["format"].drop_nulls().to_numpy()
     lengths = [rollout.tokens for group in groups for rollout in group.rollouts]
     return {
-        "reward": float(facts["reward"].mean()),
+        "reward": float(facts["reward"].to_numpy().mean()),
         "base_reward": float(base.mean()),
         "base_reward_zero_shot": float(base[~shots].mean()) if (~shots).any() else math.nan,
         "base_reward_few_shot": float(base[shots].mean()) if shots.any() else math.nan,
         "exact": float(exact.mean()),
         "none_right": float((right == 0).mean()),
         "all_right": float((right == 1).mean()),
-        "format": float(facts["format"].mean() if facts["format"].mean() is not None else math.nan),
-        "bonus_rate": float((facts["bonus"] > 0).mean()),
-        "advantage_abs": float(facts["advantage"].abs().mean()),
+        "format": float(form.mean()) if len(form) else math.nan,
+        "bonus_rate": float((facts["bonus"].to_numpy() > 0).mean()),
+        "advantage_abs": float(np.abs(facts["advantage"].to_numpy()).mean()),
         "completion_tokens": float(np.mean(lengths)),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -30,9 +29,9 @@ def write_tables(out: Path, position: Position, rollout_ids: pl.Series, *, lock:
 def totals(position: Position) -> dict[str, list[float]]:
     """Values of each metric over the round's steps, in order."""
     values: dict[str, list[float]] = {}
-    for _, _, name, value in position.metrics:
-        if value is not None:
-            values.setdefault(name, []).append(value)
+    for one in position.metrics:
+        if one.value is not None:
+            values.setdefault(one.metric, []).append(one.value)
     return values
 
 
@@ -42,10 +41,10 @@ def dead_share(position: Position) -> float:
     return sum(values.get("dead_groups", [0.0])) / max(sum(values.get("groups", [0.0])), 1.0)
 
 
-def summary(position: Position, *, sft: bool) -> dict[str, Any]:
+def summary(position: Position, *, sft: bool) -> dict[str, str | int]:
     """The round in a few numbers for the closing line: means over its steps, the last learning rate."""
     values = totals(position)
-    facts: dict[str, Any] = {"steps": len(values.get("loss", []))}
+    facts: dict[str, str | int] = {"steps": len(values.get("loss", []))}
     shown = {"loss": ("loss", "{:.4f}"), "grad norm": ("grad_norm", "{:.3f}"), "entropy": ("entropy", "{:.3f}")}
     for label, (name, form) in shown.items():
         if values.get(name):

@@ -30,7 +30,6 @@ class _Open:
     is_object: bool
     role: str
     key: str | None = None
-    key_span: tuple[int, int] | None = None
     found: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     start: int = 0
 
@@ -80,7 +79,7 @@ def _opened(stack: list[_Open], is_object: bool, start: int) -> _Open:
 def _scalar(top: _Open, token: str, start: int, end: int) -> None:
     quoted = token.startswith('"')
     if top.is_object and top.key is None:
-        top.key, top.key_span = (token[1:-1] if quoted else token), (start, end)
+        top.key = token[1:-1] if quoted else token
         if top.role == "arguments":
             top.found.setdefault("spans", []).append((start, end, KEY))
     elif top.role == "call" and top.key in CALL_NAMES and quoted:
@@ -131,8 +130,8 @@ class TokenSpans:
         lengths = [len(self._pieces[token]) for token in ids]
         torn = ["\ufffd" in self._pieces[token] for token in ids]
         text = []
-        for broken, run in itertools.groupby(range(len(ids)), key=torn.__getitem__):
-            run = list(run)
+        for broken, members in itertools.groupby(range(len(ids)), key=torn.__getitem__):
+            run = list(members)
             if not broken:
                 text += [self._pieces[ids[at]] for at in run]
                 continue

@@ -7,15 +7,15 @@ files stand where `TMPDIR` says and vanish with the process.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from toolsample_cli.train.batch import Group, GroupOutline, Rollout, RolloutOutline, usable
+from toolsample_cli.train.batch import Group, GroupOutline, Rollout, RolloutOutline, usable_tokens
 
 
-class Column:
+class TokenFile:
     """Values of one type in a file; a place is the number of the first of them."""
 
     def __init__(self, dtype: type) -> None:
@@ -33,7 +33,7 @@ class Column:
     def write(self, place: int, values: np.ndarray) -> None:
         """Write at a place, over what is there."""
         self.file.seek(place * self.dtype.itemsize)
-        rest = memoryview(np.ascontiguousarray(values, dtype=self.dtype)).cast("B")
+        rest = memoryview(np.ascontiguousarray(values, dtype=self.dtype).data).cast("B")
         while rest:
             rest = rest[self.file.write(rest) :]
 
@@ -41,7 +41,7 @@ class Column:
         """`count` values from a place."""
         self.file.seek(place * self.dtype.itemsize)
         out = np.empty(count, self.dtype)
-        rest = memoryview(out).cast("B")
+        rest = memoryview(out.data).cast("B")
         while rest:
             done = self.file.readinto(rest)
             if not done:
@@ -51,24 +51,24 @@ class Column:
 
 
 @dataclass
-class Columns:
+class TokenFiles:
     """What is kept of tokens; logprobs and anchors of a completion lie at the place of its tokens."""
 
-    prompts: Column = field(default_factory=lambda: Column(np.int32))
-    completions: Column = field(default_factory=lambda: Column(np.int32))
-    logprobs: Column = field(default_factory=lambda: Column(np.float32))
-    anchors: Column = field(default_factory=lambda: Column(np.float32))
+    prompts: TokenFile = field(default_factory=lambda: TokenFile(np.int32))
+    completions: TokenFile = field(default_factory=lambda: TokenFile(np.int32))
+    logprobs: TokenFile = field(default_factory=lambda: TokenFile(np.float32))
+    anchors: TokenFile = field(default_factory=lambda: TokenFile(np.float32))
 
 
 @dataclass
-class Groups(Sequence[Group]):
+class Groups:
     """G groups of R rollouts; row r of the round belongs to group g where `start_G[g] <= r < start_G[g + 1]`.
 
     `tokens_R` is the length of a completion, `usable_R` how many of its tokens can enter the loss; the logprobs of
     rows in `masked_R` count as unknown.
     """
 
-    columns: Columns
+    columns: TokenFiles
     start_G: np.ndarray
     prompt_place_G: np.ndarray
     prompt_tokens_G: np.ndarray
@@ -80,6 +80,9 @@ class Groups(Sequence[Group]):
 
     def __len__(self) -> int:
         return len(self.prompt_place_G)
+
+    def __iter__(self) -> Iterator[Group]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, number: int) -> Group:
         if not 0 <= number < len(self):
@@ -127,4 +130,4 @@ class Groups(Sequence[Group]):
         """For a row that came without logprobs: those at the start of the round are its own."""
         logprobs = self.anchor(row)
         self.columns.logprobs.write(int(self.place_R[row]), logprobs)
-        self.usable_R[row] = 0 if self.masked_R[row] else int(usable(logprobs).sum())
+        self.usable_R[row] = 0 if self.masked_R[row] else int(usable_tokens(logprobs).sum())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,11 +19,11 @@ import torch
 from toolsample_cli.config import TrainConfig
 from toolsample_cli.errors import StageFailure
 from toolsample_cli.stage import silent
-from toolsample_cli.train.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan, usable
-from toolsample_cli.train.checkpoint import Position
+from toolsample_cli.train.batch import Group, GroupOutline, Pack, Rollout, pack, pad, plan, usable_tokens
+from toolsample_cli.train.checkpoint import Position, StepValue
 from toolsample_cli.train.collapse import collapse
 from toolsample_cli.train.data import TrainSet
-from toolsample_cli.train.distributed import World, whole
+from toolsample_cli.train.distributed import World, sharded, whole
 from toolsample_cli.train.loss import (
     LOG_RATIO_LIMIT,
     StepSize,
@@ -33,7 +34,7 @@ from toolsample_cli.train.loss import (
 )
 from toolsample_cli.train.policy import Policy
 from toolsample_cli.train.schedule import Passes, schedule_of
-from toolsample_cli.train.step_metrics import StepTally, batch_facts, record
+from toolsample_cli.train.step_metrics import RolloutSums, StepTally, batch_facts, record_row
 from toolsample_cli.train.tracking import Tracker
 
 STRANGE = 0.05
@@ -42,18 +43,29 @@ STRANGE = 0.05
 
 
 @dataclass
-class Run:
+class Feed:
+    """What is forwarded: the round's groups and how they are cut and laid out."""
+
+    data: TrainSet
+    config: TrainConfig
+    world: World
+    packed: bool = True
+
+    @property
+    def budget(self) -> int:
+        """Slots of a micro-batch; small by default where there is no GPU, as caches are."""
+        return self.config.token_budget or (16384 if self.world.device.type == "cuda" else 2048)
+
+
+@dataclass(kw_only=True)
+class Run(Feed):
     """What the loop works with. `save(position)` is called after a step when it is due."""
 
     policy: Policy
     optimizer: torch.optim.Optimizer
-    data: TrainSet
-    config: TrainConfig
-    world: World
     position: Position
     passes: Passes = field(default_factory=lambda: Passes(0.0, 1.0))
     constant: int = 1
-    packed: bool = True
     save: Callable[[Position], None] | None = None
     tick: Callable[[int], None] = silent
     expect: Callable[[int], None] = silent
@@ -93,7 +105,7 @@ def train_round(run: Run) -> Position:
     return run.position
 
 
-def one_step(run: Run, groups: Sequence[GroupOutline], rate: float) -> tuple[dict[str, float], dict[int, list[float]]]:
+def one_step(run: Run, groups: Sequence[GroupOutline], rate: float) -> tuple[dict[str, float], dict[int, RolloutSums]]:
     """One optimizer update. Returns its metrics and, for each rollout of this rank, its sums."""
     size = StepSize(
         tokens=sum(r.usable for g in groups for r in g.rollouts),
@@ -123,26 +135,21 @@ def _live(groups: Sequence[GroupOutline], config: TrainConfig) -> list[GroupOutl
     return [group for group in groups if any(r.advantage != 0.0 and r.usable for r in group.rollouts)]
 
 
-def micro_plans(groups: Iterable[GroupOutline], run: Run) -> list[list[GroupOutline]]:
-    """What stands in each of this rank's micro-batches; all ranks get the same number, if need be a filler."""
-    bins = plan(groups, budget_of(run))
-    mine = bins[run.world.rank :: run.world.size]
-    if len(mine) < math.ceil(len(bins) / run.world.size):
+def micro_plans(groups: Iterable[GroupOutline], feed: Feed) -> list[list[GroupOutline]]:
+    """What each of this rank's micro-batches holds; all ranks get the same number, if need be a filler."""
+    bins = plan(groups, feed.budget)
+    mine = bins[feed.world.rank :: feed.world.size]
+    if len(mine) < math.ceil(len(bins) / feed.world.size):
         first = bins[0][0]
         mine.append([replace(first, rollouts=first.rollouts[:1], filler=True)])
     return mine
 
 
-def micro_batch(members: Sequence[GroupOutline], run: Run) -> Pack:
+def micro_batch(members: Sequence[GroupOutline], feed: Feed) -> Pack:
     """Those groups with their tokens, read for this one forward pass."""
-    groups = [run.data.groups.load(member) for member in members]
+    groups = [feed.data.groups.load(member) for member in members]
     groups = [_weightless(g) if m.filler else g for m, g in zip(members, groups, strict=True)]
-    return (pack if run.packed else pad)(groups)
-
-
-def budget_of(run: Run) -> int:
-    """Slots of a micro-batch; small by default where there is no GPU, as caches are."""
-    return run.config.token_budget or (16384 if run.world.device.type == "cuda" else 2048)
+    return (pack if feed.packed else pad)(groups)
 
 
 def _weightless(group: Group) -> Group:
@@ -153,9 +160,9 @@ def _weightless(group: Group) -> Group:
 
 def micro_step(run: Run, micro: Pack, size: StepSize, tally: StepTally) -> None:
     """Forward, loss, backward and count of one micro-batch."""
-    span_N = None
-    if run.spans is not None:
-        span_N = torch.from_numpy(per_token(micro, lambda row, ids: run.spans(ids))).to(run.world.device)
+    span_N, spans = None, run.spans
+    if spans is not None:
+        span_N = torch.from_numpy(per_token(micro, lambda row, ids: spans(ids))).to(run.world.device)
     micro = micro.to(run.world.device)
     reference_N = reference_logprobs(run, micro) if run.config.kl > 0 else None
     anchor_N = anchor_logprobs(run, micro) if run.anchored else None
@@ -189,7 +196,8 @@ def reference_logprobs(run: Run, micro: Pack) -> torch.Tensor:
     with torch.no_grad():
         if run.reference is not None:
             return run.reference(micro, entropy=False)[0]
-        with run.policy.model.disable_adapter():
+        wrapped: Any = run.policy.model  # by peft
+        with wrapped.disable_adapter():
             return run.policy(micro, entropy=False)[0]
 
 
@@ -200,36 +208,35 @@ def anchor_logprobs(run: Run, micro: Pack) -> torch.Tensor:
     return torch.from_numpy(values).to(run.world.device)
 
 
-def anchor_rollouts(run: Run, policy: Policy, *, every: bool) -> None:
+def anchor_rollouts(feed: Feed, policy: Policy, *, every: bool) -> None:
     """Anchor rollouts: their logprobs under a policy, in one pass without gradient; the same on every rank.
 
     With `every` False only those are scored that are off-policy by their prompt; the anchors of the others are their
     stored logprobs, so that their loss is what it is without anchors.
     """
-    policy.train(run.policy.training)
-    groups = run.data.groups
-    moved = [any(r.row in run.data.off_policy for r in group.rollouts) for group in groups.outlines()]
+    policy.train()
+    groups = feed.data.groups
+    moved = [any(r.row in feed.data.off_policy for r in group.rollouts) for group in groups.outlines()]
     chosen = [group for group, off in zip(groups.outlines(), moved, strict=True) if every or off]
     if not every:
         for group, off in zip(groups.outlines(), moved, strict=True):
             for rollout in () if off else groups.load(group).rollouts:
-                known = usable(rollout.logprobs)
+                known = usable_tokens(rollout.logprobs)
                 groups.set_anchor(rollout.row, np.where(known, rollout.logprobs, 0.0).astype(np.float32))
     with torch.no_grad():
-        for members in micro_plans(chosen, run):
-            micro = micro_batch(members, run)
-            logp = policy(micro.to(run.world.device), entropy=False)[0].cpu().numpy()
+        for members in micro_plans(chosen, feed):
+            micro = micro_batch(members, feed)
+            logp = policy(micro.to(feed.world.device), entropy=False)[0].cpu().numpy()
             counts = np.bincount(micro.tokens.row_N.numpy(), minlength=len(micro.tokens.row_ids))
             parts = np.split(logp, np.cumsum(counts)[:-1])
-            for found in run.world.gather(list(zip(micro.tokens.row_ids.tolist(), parts, strict=True))):
+            for found in feed.world.gather(list(zip(micro.tokens.row_ids.tolist(), parts, strict=True))):
                 for row, part in found:
                     if row >= 0:
                         groups.set_anchor(row, part)
-    if run.world.size > 1:  # no backward pass follows here that would fold the root's weights up again
-        policy.reshard()
-    for row in run.data.unscored:
+    if feed.world.size > 1:  # no backward pass follows here that would fold the root's weights up again
+        sharded(policy).reshard()
+    for row in feed.data.unscored:
         groups.take_anchor(row)
-    run.anchored = True
 
 
 def off_policy_line(run: Run) -> str:
@@ -238,7 +245,7 @@ def off_policy_line(run: Run) -> str:
     for group in groups.outlines():
         for rollout in groups.load(group).rollouts:
             if rollout.row in run.data.off_policy:
-                known = usable(rollout.logprobs)
+                known = usable_tokens(rollout.logprobs)
                 gap = np.clip((groups.anchor(rollout.row) - rollout.logprobs)[known], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
                 weights.append(importance_weight(torch.from_numpy(gap), rule_of(run.config)).numpy())
     every = np.concatenate(weights)
@@ -248,7 +255,7 @@ def off_policy_line(run: Run) -> str:
 
 def _sync(run: Run, last: bool) -> None:
     if run.world.size > 1:
-        run.policy.set_requires_gradient_sync(last)
+        sharded(run.policy).set_requires_gradient_sync(last)
 
 
 def _update(run: Run, any_work: bool) -> tuple[float, bool]:
@@ -264,7 +271,7 @@ def _update(run: Run, any_work: bool) -> tuple[float, bool]:
     return norm, not finite
 
 
-def _note(run: Run, groups: Sequence[GroupOutline], metrics: dict[str, float], rows: dict[int, list[float]]) -> None:
+def _note(run: Run, groups: Sequence[GroupOutline], metrics: dict[str, float], rows: dict[int, RolloutSums]) -> None:
     step = run.position.step
     metrics |= batch_facts(run.data, groups) if run.config.objective == "grpo" else {}
     if run.position.done == 0:
@@ -281,20 +288,16 @@ def _note(run: Run, groups: Sequence[GroupOutline], metrics: dict[str, float], r
     watch(run, metrics)
     number = run.data.round
     run.position.metrics += [
-        [step, number, name, None if math.isnan(value) else value] for name, value in sorted(metrics.items())
+        StepValue(step, number, name, None if math.isnan(value) else value) for name, value in sorted(metrics.items())
     ]
-    merged: dict[int, list[float]] = {}
+    sums: dict[int, RolloutSums] = {}
     for part in run.world.gather(rows):
-        merged |= part
-    lines = [
-        [r.row, step, r.advantage, r.usable, r.tokens - r.usable, *record(merged.get(r.row))[1:]]
-        for group in groups
-        for r in group.rollouts
-    ]
+        sums |= part
+    lines = [record_row(rollout, step, sums.get(rollout.row)) for group in groups for rollout in group.rollouts]
     known = run.position.records
-    run.position.records = known.vstack(pl.DataFrame(lines, schema=known.schema, orient="row"))
+    run.position.records = known.vstack(pl.DataFrame(lines, schema=known.schema))
     if metrics["refused"] and run.config.max_refused:
-        refused = sum(1 for line in run.position.metrics if line[2] == "refused" and line[3])
+        refused = sum(1 for one in run.position.metrics if one.metric == "refused" and one.value)
         if refused >= run.config.max_refused:
             raise StageFailure(
                 f"{refused} steps of this round had a gradient that is not finite; nothing was written",
