@@ -21,7 +21,7 @@ scores = ts.scores(tasks, rollouts)
 print(scores.select("reward", "exact", "parse_status").describe())
 
 # %% Which tasks are worth training on
-groups = ts.groups(scores, method="rds", activation_batches=0)
+groups = ts.groups(scores, method="rds")
 print(
     groups.sort("importance", descending=True)
     .select("task_id", "n_exact", "reward_mean", "importance", "reason")

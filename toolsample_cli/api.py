@@ -4,7 +4,7 @@
 
     tasks = ts.read("run/round-0/tasks")
     scores = ts.scores(tasks, ts.import_rollouts("my_rollouts.jsonl", tasks))
-    groups = ts.groups(scores, method="rds", activation_batches=0)
+    groups = ts.groups(scores, method="rds")
     picked = ts.pick(tasks, groups, n=64)
 
 Wherever a frame is taken, a folder of shards, an Arrow table, a pandas frame or a list of rows will do. Every
@@ -112,8 +112,8 @@ def scores(tasks: Frame, rollouts: Frame, **settings: Setting) -> pl.DataFrame:
 def groups(scores: Frame, history: Frame | None = None, **settings: Setting) -> pl.DataFrame:
     """Statistics of each task's rewards and the verdict on it (`toolsample filter`).
 
-    A method that waits for the mean reward decides from the start with `activation_batches=0`. How far it has waited
-    is in the folder of the round before, so give `history` as that folder where it matters.
+    The moving numbers of `greso` and `adarft` are in the folder of the round before, so give `history` as that folder
+    where they matter.
     """
     from toolsample_cli.filter.stage import run
 
@@ -128,14 +128,16 @@ def pick(
 ) -> pl.DataFrame:
     """The tasks of the round after `round`, drawn by the importance of their groups (`toolsample curriculum`).
 
-    `tasks` are the corpus; without groups every task is equally wanted. The same arguments draw the same tasks.
+    Nothing waits for the mean reward here. `tasks` are the corpus; without groups every task is equally wanted. The
+    same arguments draw the same tasks.
     """
     from dataclasses import replace
 
     from toolsample_cli.curriculum.corpus import Corpus
-    from toolsample_cli.curriculum.demonstrations import Sources
-    from toolsample_cli.curriculum.mastery import State, first_weights
+    from toolsample_cli.curriculum.demonstrations import DemoSources
+    from toolsample_cli.curriculum.mastery import first_weights
     from toolsample_cli.curriculum.next_tasks import next_tasks
+    from toolsample_cli.curriculum.state import State
 
     config = resolve(CurriculumConfig, {"tasks_per_round": n, "seed": seed})
     with _scratch() as at:
@@ -143,8 +145,8 @@ def pick(
         folder = None
         if groups is not None:
             folder = open_folder(_folder(at, groups, schema.GROUPS, {"method": method}), schema.GROUPS)
-        state = replace(State(corpus.identity), weights=first_weights(config), round=round)
-        return next_tasks(corpus, Sources(corpus.folder, folder, None, None), state, config, None).rows
+        state = replace(State(corpus.identity), weights=first_weights(config), round=round, active=True)
+        return next_tasks(corpus, DemoSources(corpus.folder, folder), state, config, None).rows
 
 
 def right(scores: Frame, rollouts: Frame, per_task: int = 1) -> pl.DataFrame:

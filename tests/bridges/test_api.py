@@ -65,9 +65,9 @@ def test_arrow_and_pandas_are_taken(world: World):
 
 def test_groups_and_picks_are_those_of_the_commands(world: World, tmp_path: Path):
     """The verdicts of filter and the draw of curriculum, over two rounds."""
-    config = FilterConfig(method="dapo", activation_batches=0)
+    config = FilterConfig(method="dapo")
     run_filter(world.scores, None, tmp_path / "groups", config, Options())
-    groups = ts.groups(ts.read(world.scores), method="dapo", activation_batches=0)
+    groups = ts.groups(ts.read(world.scores), method="dapo")
     assert groups.equals(ts.read(tmp_path / "groups"))
     paths = Paths(world.tasks, tmp_path / "groups", world.scores)
     run(paths, tmp_path / "next", CurriculumConfig(tasks_per_round=20, seed=3), Options())
@@ -76,14 +76,15 @@ def test_groups_and_picks_are_those_of_the_commands(world: World, tmp_path: Path
     assert ts.pick(world.tasks, groups, n=20, seed=3, round=0, method="dapo").equals(drawn)
     assert ts.pick(world.tasks, n=500).height == 125
     later = ts.read(world.rollouts).with_columns(round=pl.lit(1)).drop("rollout_id")
-    again = ts.groups(ts.scores(world.tasks, later), groups, method="dapo", activation_batches=0)
+    again = ts.groups(ts.scores(world.tasks, later), groups, method="dapo")
     assert set(again["visits"]) == {2} and set(again["last_round"]) == {1}
 
 
-def test_rds_decides_from_the_start_when_told(world: World):
-    """In a notebook nothing waits: activation_batches=0 is all it takes."""
-    assert set(ts.groups(world.scores, method="rds")["reason"]) == {"warmup"}
-    assert "warmup" not in set(ts.groups(world.scores, method="rds", activation_batches=0)["reason"])
+def test_a_pick_by_rds_goes_by_importance_at_once(world: World):
+    """In a notebook nothing waits for the mean reward: visited tasks may come before those never visited."""
+    groups = ts.groups(world.scores, method="rds").head(60)
+    picked = set(ts.pick(world.tasks, groups, n=65, round=0)["task_id"])
+    assert picked & set(groups["task_id"])
 
 
 def test_right_and_pairs_are_what_export_writes(world: World, tmp_path: Path):
