@@ -19,7 +19,7 @@ from support.tiny_model import tiny_model
 from toolsample_cli.bfcl import categories, dialogue, environment, memory_tasks, prompts
 from toolsample_cli.bfcl.answering import Reply, ServedModel
 from toolsample_cli.bfcl.checker import Checker
-from toolsample_cli.bfcl.judging import usable
+from toolsample_cli.bfcl.judging import judgeable
 from toolsample_cli.bfcl.questions import official_question
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.errors import MissingDependency
@@ -148,7 +148,7 @@ def test_lines_that_cannot_be_judged_are_asked_again(tmp_path: Path):
     data = bytearray((tmp_path / "j").read_bytes())
     data[data.index(b'"damaged"') + 3] ^= 1
     (tmp_path / "j").write_bytes(bytes(data) + b"no json\n")
-    assert sorted(Journal(tmp_path / "j", {"model": "m"}, usable=usable).records) == ["a", "b"]
+    assert sorted(Journal(tmp_path / "j", {"model": "m"}, usable=judgeable).records) == ["a", "b"]
 
 
 def test_a_dry_run_installs_nothing_and_ends_at_once(tmp_path: Path):

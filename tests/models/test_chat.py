@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from support.tiny_model import task_row, tiny_tokenizer
@@ -33,6 +35,21 @@ def test_prompt_ids_equal_the_template(chat):
     )
     assert chat.prompt_ids(row) == expected
     assert "get_weather" in chat.prompt_text(row)
+
+
+def test_the_template_of_the_page_renders_tools_and_calls(folder):
+    """What docs/engines.md offers to models whose own template leaves the tools out."""
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    own = Chat.load(folder)
+    own.tokenizer.chat_template = re.search(r"```jinja\n(.*?)```", page, re.DOTALL)[1]
+    text = own.prompt_text(task_row(0))
+    assert own.template_shows_tools and own.tokenizer.decode([own.end_of_turn]) == "<|im_end|>"
+    assert "get_weather(city: string) the weather\n" in text and text.rstrip().endswith("<|im_start|>assistant")
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 'x "y"'}}}
+    turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    told = own.render([*turns, {"role": "tool", "content": "r"}])
+    block = re.search(r"<tool_call>\n(.*)\n</tool_call>", told)[1]
+    assert json.loads(block) == {"name": "f", "arguments": {"a": 'x "y"'}} and "<tool_response>\nr\n" in told
 
 
 def test_rlla_messages_are_rendered_without_tools(chat):

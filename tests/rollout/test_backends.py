@@ -15,7 +15,7 @@ from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt, prefill_slices
 from toolsample_cli.rollout.engines.model_defaults import with_model_settings
-from toolsample_cli.rollout.engines.token_sampling import draw, log_distribution, uniforms
+from toolsample_cli.rollout.engines.token_sampling import draw, log_distribution, token_uniforms
 from toolsample_cli.rollout.engines.transformers import TransformersEngine
 from toolsample_cli.rollout.types import ENGINES, Engine, Request, Sampling, open_engine, rollout_seed
 
@@ -204,22 +204,22 @@ def test_non_finite_logits_are_rows_with_an_error(folder):
 def test_uniforms_are_uniform_and_belong_to_their_seed():
     """Kolmogorov-Smirnov distance within the 0.1 % bound, no correlation over steps, and blocks join."""
     seeds = np.array([rollout_seed(0, f"t{i}", 0, i % 8) for i in range(2000)], dtype=np.uint64)
-    u = uniforms(seeds, 0, 100)
+    u = token_uniforms(seeds, 0, 100)
     assert u.min() >= 0 and u.max() < 1
     ordered = np.sort(u.ravel())
     distance = np.abs(ordered - (np.arange(ordered.size) + 0.5) / ordered.size).max()
     assert distance < 1.95 / np.sqrt(ordered.size)
     assert abs(np.corrcoef(u[:, :-1].ravel(), u[:, 1:].ravel())[0, 1]) < 0.01
     assert abs(np.corrcoef(u[:-1].ravel(), u[1:].ravel())[0, 1]) < 0.01
-    assert np.array_equal(u[:, 64:], uniforms(seeds, 64, 36))
-    assert np.array_equal(u[5:6], uniforms(seeds[5:6], 0, 100))
+    assert np.array_equal(u[:, 64:], token_uniforms(seeds, 64, 36))
+    assert np.array_equal(u[5:6], token_uniforms(seeds[5:6], 0, 100))
 
 
 def test_draws_follow_the_distribution():
     """Chi-squared of 20,000 draws against the probabilities, for each kind of truncation."""
     torch.manual_seed(0)
     logits = torch.randn(50)
-    u = torch.from_numpy(uniforms(np.arange(20000, dtype=np.uint64), 0, 1)[:, 0])
+    u = torch.from_numpy(token_uniforms(np.arange(20000, dtype=np.uint64), 0, 1)[:, 0])
     for knobs in SAMPLINGS.values():
         sampling = Sampling(**knobs)
         token, logp = draw(logits.expand(20000, -1), u, sampling)

@@ -52,7 +52,7 @@ class _Error(msgspec.Struct):
     prompt: str = ""
 
 
-def usable(record: Row) -> bool:
+def judgeable(record: Row) -> bool:
     """Whether a line of the journal can be judged; one that cannot is asked again."""
     kind = _Error if record.get("error") is not None else _Dialogue if "turns" in record else _Single
     try:

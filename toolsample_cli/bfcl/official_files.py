@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolsample_cli.bfcl.categories import PREFIX, group_of, kind_of
+from toolsample_cli.bfcl.judging import Answer, Judged
 from toolsample_cli.bfcl.prompts import PROMPTING
-from toolsample_cli.json_types import Row
+from toolsample_cli.json_types import Json, Row
 from toolsample_cli.shards.sealed import write_atomically
 
 REGISTERED = {"text": "Qwen/Qwen3-8B", "dots": "Qwen/Qwen3-8B-FC", "underscores": "gpt-4o-2024-11-20-FC"}
@@ -35,7 +36,7 @@ def folder(out: Path, kind: str, version: str, form: str, category: str) -> Path
     return place / group_of(category) if version == "v4" else place
 
 
-def write(out: Path, judged: Iterable[tuple[Row, Any]], version: str, form: str) -> None:
+def write(out: Path, judged: Iterable[Judged], version: str, form: str) -> None:
     """Both trees from (row of entries, what was read) pairs; one file per category and tree."""
     results: dict[str, list[Row]] = {}
     scores: dict[str, list[Row]] = {}
@@ -51,7 +52,7 @@ def write(out: Path, judged: Iterable[tuple[Row, Any]], version: str, form: str)
         _lines(folder(out, "score", version, form, category) / name, _score_rows(rows, REGISTERED[form]))
 
 
-def result_of(row: Row, answer: Any, form: str) -> Any:
+def result_of(row: Row, answer: Answer, form: str) -> Json:
     """The `result` field: a text, or a list of turns with the texts of their steps."""
     kind = kind_of(row["category"])
     if row["valid"] is None:
@@ -60,10 +61,10 @@ def result_of(row: Row, answer: Any, form: str) -> Any:
         return _wrong(kind, form)
     if isinstance(answer, list):
         return [[_text(step, form) for step in turn] for turn in answer]
-    return _text(answer, form)
+    return _text(answer or {}, form)
 
 
-def _wrong(kind: str, form: str) -> Any:
+def _wrong(kind: str, form: str) -> Json:
     if kind in ("multi_turn", "memory", "web_search"):
         return []
     if kind == "relevance":
@@ -71,7 +72,7 @@ def _wrong(kind: str, form: str) -> Any:
     return "[refused()]" if form == "text" else _calls([["refused", {}]], form)
 
 
-def _text(answer: Row, form: str) -> Any:
+def _text(answer: Row, form: str) -> Json:
     if "hermes" in answer:
         return answer["hermes"]
     if form == "text":
@@ -82,7 +83,7 @@ def _text(answer: Row, form: str) -> Any:
     return "" if _BLOCK.search(answer["text"]) else answer["text"]
 
 
-def _calls(calls: Iterable[Any], form: str) -> Any:
+def _calls(calls: Iterable[Sequence[Any]], form: str) -> Json:
     if form == "underscores":
         return [{name: json.dumps(arguments)} for name, arguments in calls]
     texts = (json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls)

@@ -15,7 +15,7 @@ from typing import Any
 
 from toolsample_cli.bfcl.categories import category_of_file, category_of_id, kind_of, language_of
 from toolsample_cli.errors import DataError, location
-from toolsample_cli.json_types import Row
+from toolsample_cli.json_types import Json, Row
 
 CHECKER_TYPES = {
     "object": "dict", "number": "float", "double": "float", "str": "string", "int": "integer", "bool": "boolean",
@@ -38,7 +38,7 @@ class Question:
     turns: list[list[Row]]
     functions: list[Row]
     entry: Row | None = None
-    truth: Any = None
+    truth: Json = None
     official: Row = field(default_factory=dict)
 
     @property
@@ -169,7 +169,7 @@ def _question(value: Row, truths: Row, file: Path, row: int) -> Question:
     return Question(value["id"], category, turns, functions, {"id": value["id"], "function": checked}, truth)
 
 
-def _is_turns(turns: Any) -> bool:
+def _is_turns(turns: Json) -> bool:
     return (
         isinstance(turns, list)
         and bool(turns)
@@ -178,7 +178,7 @@ def _is_turns(turns: Any) -> bool:
     )
 
 
-def _is_truth(truth: Any) -> bool:
+def _is_truth(truth: Json) -> bool:
     return (
         isinstance(truth, list)
         and bool(truth)

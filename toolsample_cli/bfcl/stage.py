@@ -27,7 +27,7 @@ from toolsample_cli.bfcl import (
 from toolsample_cli.bfcl.aggregate import formats, tallies
 from toolsample_cli.bfcl.answering import ask_all, check_model_settings, open_model
 from toolsample_cli.bfcl.checker import Checker
-from toolsample_cli.bfcl.judging import Judged, judge_all, unread_calls, usable
+from toolsample_cli.bfcl.judging import Judged, judge_all, judgeable, unread_calls
 from toolsample_cli.bfcl.questions import Question, official_question, read_questions
 from toolsample_cli.config import EvalConfig
 from toolsample_cli.config.settings import as_record
@@ -209,7 +209,7 @@ class Evaluation:
             if not checker.parsers and config.protocol == prompts.PROMPTING:
                 _refuse_languages(questions)
             identity = _identity(model, questions, config, self.options)
-            journal = Journal(out / "answers.jsonl", identity, overwrite=self.options.overwrite, usable=usable)
+            journal = Journal(out / "answers.jsonl", identity, overwrite=self.options.overwrite, usable=judgeable)
             with journal:
                 self._ask(model, checker, questions, journal, config)
                 self.options.phase("judging")

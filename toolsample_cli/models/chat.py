@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from toolsample_cli.errors import ConfigError, DataError
+from toolsample_cli.json_types import Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SELF_EXAMPLES = (
     "Before you answer, think inside <think> and </think>. First write one or two short examples of your own there, "
@@ -29,7 +33,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 _PROBE = "zqxprobe"
 
 
-def load_tokenizer(model: str | Path) -> Any:
+def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a local model folder or a hub id; DataError when there is none."""
     refuse_no_tokenizer(model)
     from transformers import AutoTokenizer
@@ -64,8 +68,8 @@ def _may_be_hub_id(name: str) -> bool:
 class Conversation:
     """A prompt before its template: turns, tools to go through the template (or [] ), the protocol of the answer."""
 
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
+    messages: list[Row]
+    tools: list[Row]
     protocol: str
 
 
@@ -75,7 +79,7 @@ class Chat:
     `self_examples` adds SELF_EXAMPLES to the system turn of every prompt.
     """
 
-    def __init__(self, tokenizer: Any, *, self_examples: bool = False) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, self_examples: bool = False) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 "the model's tokenizer has no chat template",
@@ -89,7 +93,7 @@ class Chat:
         """`Chat(load_tokenizer(model))`."""
         return cls(load_tokenizer(model), self_examples=self_examples)
 
-    def prompt_text(self, task: Mapping[str, Any]) -> str:
+    def prompt_text(self, task: Row) -> str:
         """The rendered prompt of a row of tasks, ready for the model to go on.
 
         Raises DataError when the row's JSON is broken or the template refuses its messages.
@@ -103,11 +107,11 @@ class Chat:
             )
         return self._render(asked.messages, asked.tools, f"task {task.get('task_id', '?')}")
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
+    def render(self, messages: list[Row]) -> str:
         """Turns without tools as a prompt."""
         return self._render(messages, [], "messages")
 
-    def prompt_ids(self, task: Mapping[str, Any]) -> list[int]:
+    def prompt_ids(self, task: Row) -> list[int]:
         """`prompt_text` as token ids: what is sent to an engine and stored."""
         return self.encode(self.prompt_text(task))
 
@@ -169,19 +173,21 @@ class Chat:
         template = json.dumps(self.tokenizer.chat_template, sort_keys=True)
         return {"tokenizer": _digest(body), "template": _digest(template)}
 
-    def _render(self, messages: list[dict], tools: list[dict], where: str, *, generation: bool = True) -> str:
+    def _render(self, messages: list[Row], tools: list[Row], where: str, *, generation: bool = True) -> str:
         from jinja2.exceptions import TemplateError, UndefinedError
 
-        functions = [{"type": "function", "function": tool} for tool in tools] or None
+        functions: list[Row | Callable[..., object]] = [{"type": "function", "function": tool} for tool in tools]
         try:
-            return self.tokenizer.apply_chat_template(
-                messages, tools=functions, add_generation_prompt=generation, tokenize=False
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages, tools=functions or None, add_generation_prompt=generation, tokenize=False
+                )
             )
         except (TemplateError, UndefinedError, TypeError) as error:
             raise DataError(f"{where}: the model's chat template refuses these messages: {error}") from error
 
 
-def task_conversation(task: Mapping[str, Any], *, self_examples: bool = False) -> Conversation:
+def task_conversation(task: Row, *, self_examples: bool = False) -> Conversation:
     """A row of tasks as turns and offered tools, before any template. Raises DataError when its JSON is broken."""
     where = f"task {task.get('task_id', '?')}"
     try:
@@ -206,7 +212,7 @@ def tools_in_template(protocol: str) -> bool:
     return PROTOCOLS[protocol].tools_in_template
 
 
-def _before_request(messages: list[dict], demonstrations: list[dict]) -> list[dict]:
+def _before_request(messages: list[Row], demonstrations: list[Row]) -> list[Row]:
     """Demonstrations as earlier turns: after the system turn and the history, before the last user message."""
     if not demonstrations:
         return messages
@@ -214,7 +220,7 @@ def _before_request(messages: list[dict], demonstrations: list[dict]) -> list[di
     return [*messages[:last], *demonstrations, *messages[last:]]
 
 
-def _for_template(turn: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _for_template(turn: Row, where: str) -> Row:
     """A turn as templates want it: content a string, tool-call arguments mappings."""
     turn = dict(turn)
     if turn.get("content") is None:
@@ -239,7 +245,7 @@ def _for_template(turn: Mapping[str, Any], where: str) -> dict[str, Any]:
     return turn
 
 
-def _with_system(messages: list[dict], addition: str) -> list[dict]:
+def _with_system(messages: list[Row], addition: str) -> list[Row]:
     if messages and messages[0].get("role") == "system":
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{addition}"}
         return [first, *messages[1:]]

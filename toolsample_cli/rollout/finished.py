@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.config import RolloutConfig
+from toolsample_cli.json_types import Row
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.models.digests import model_digest
 from toolsample_cli.models.tokenizer_files import known_fingerprint
@@ -37,7 +36,7 @@ def rows_there(out: Path, slice: Slice) -> int:
 
 
 def finished_rows(
-    out: Path, model: str | None, config: RolloutConfig, record: Mapping[str, Any], inputs: dict[str, str], slice: Slice
+    out: Path, model: str | None, config: RolloutConfig, record: Row, inputs: dict[str, str], slice: Slice
 ) -> int | None:
     """Rollouts in `out` when this very slice is finished there without an error, else None.
 

@@ -8,9 +8,12 @@ causal model of transformers; the tests hold the two together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PREFILL_TOKENS = 8192
 """Prompt tokens, padding included, in one forward pass of the prefill: bounds its activations."""
@@ -19,7 +22,7 @@ SHARED = "toolsample_shared_prompt"
 """Name of the attention function in transformers' registry."""
 
 
-def padded(prompts: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Left-padded ids and mask, both [B, P]."""
     width = max(map(len, prompts))
     ids_BP = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
@@ -39,7 +42,9 @@ def prefill_slices(lengths: Sequence[int]) -> list[slice]:
     return [*slices, slice(start, len(lengths))]
 
 
-def _forward_prompts(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> tuple[list, torch.Tensor, torch.Tensor]:
+def _forward_prompts(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad: int
+) -> tuple[list, torch.Tensor, torch.Tensor]:
     """Per layer (keys, values) [B, H, P, D] left-padded to one width, the mask [B, P], and the last logits [B, V]."""
     from transformers import DynamicCache
 
@@ -76,7 +81,9 @@ class Repeated:
 
     shares = False
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], task_R: torch.Tensor, pad: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], task_R: torch.Tensor, pad: int
+    ) -> None:
         from transformers import DynamicCache
 
         self.model, self.cache = model, DynamicCache(config=model.config)
@@ -118,7 +125,9 @@ class SharedPrompt:
 
     shares = True
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], task_R: torch.Tensor, pad: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], task_R: torch.Tensor, pad: int
+    ) -> None:
         register()
         self.model = model
         layers, mask_BP, logits_BV = _forward_prompts(model, prompts, pad)
@@ -230,11 +239,11 @@ class _Bridge:
     def __init__(self, state: SharedPrompt) -> None:
         self.state = state
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple:
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_: object, **__: object) -> tuple:
         self.state.layers[layer_idx].append(key, value)
         return key, value
 
-    def get_seq_length(self, *_: Any) -> int:
+    def get_seq_length(self, *_: object) -> int:
         return self.state.bias_BP.shape[1] + self.state.layers[0].length
 
 
@@ -261,7 +270,12 @@ def _merge(one: Sequence[torch.Tensor], two: Sequence[torch.Tensor]) -> torch.Te
 
 
 def _attention(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **options: Any
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: object,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     del key, value, attention_mask
     refused = [k for k in ("softcap", "s_aux", "sliding_window", "position_bias") if options.get(k) is not None]

@@ -17,7 +17,7 @@ from toolsample_cli.json_types import Json, Row
 from toolsample_cli.models.chat import Chat, Conversation
 from toolsample_cli.models.digests import declared_vocabulary
 from toolsample_cli.rollout.engines.server_client import Client, Failed, GaveUp, Query, Rejected
-from toolsample_cli.rollout.engines.server_dialects import DIALECTS, Ask, Dialect, Reply, typed
+from toolsample_cli.rollout.engines.server_dialects import DIALECTS, Ask, Dialect, ServerReply, typed
 from toolsample_cli.rollout.types import PROCESSED, Completion, Engine, Request, Sampling
 
 RAW = "raw"
@@ -165,7 +165,7 @@ class OpenAIEngine(Engine):
             return spoken
         if name == "tokens" and done.ids_from_text:
             return "the reply has no token ids"
-        got = typed(reply, Reply)
+        got = typed(reply, ServerReply)
         log = got.choices[0].logprobs
         given = log is not None and bool(log.token_logprobs or log.content)
         counted = got.usage.prompt_tokens if got.usage else None

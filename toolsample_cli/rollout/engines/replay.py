@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, location
+from toolsample_cli.json_types import Json
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.rollout.types import Completion, Engine, Request, Sampling
 
@@ -30,7 +30,7 @@ class ReplayEngine(Engine):
         self.chat = chat or (Chat.load(model, self_examples=config.self_examples) if model else None)
         self._texts = read_texts(Path(config.texts)) if config.texts else None
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         """No model: only the tokenizer's hashes, where there is one. Logprobs do not exist."""
         return {"logprobs": None, **(self.chat.fingerprint if self.chat else {})}
 
@@ -83,7 +83,7 @@ def read_texts(path: Path) -> dict[str, dict[int, str]]:
     return found
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+def _rows(path: Path) -> Iterator[tuple[int, Json]]:
     if path.suffix == ".parquet":
         import polars as pl
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -35,7 +35,7 @@ class Function(msgspec.Struct):
     """What a server says is called: `arguments` should be the text of a JSON object."""
 
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | Row | None = None
 
 
 class ToolCall(msgspec.Struct):
@@ -83,7 +83,7 @@ class Usage(msgspec.Struct):
     prompt_tokens: int | None = None
 
 
-class Reply(msgspec.Struct):
+class ServerReply(msgspec.Struct):
     """A reply of the completions or the chat endpoint."""
 
     choices: list[Choice]
@@ -175,7 +175,7 @@ def _tokens_body(ask: Ask) -> Row:
 
 def _text_body(ask: Ask) -> Row:
     tokenizer = ask.known_chat.tokenizer
-    prompt = tokenizer.decode(ask.request.prompt_ids, skip_special_tokens=False)
+    prompt = str(tokenizer.decode(list(ask.request.prompt_ids), skip_special_tokens=False))
     if tokenizer.bos_token and prompt.startswith(tokenizer.bos_token):  # completion servers put it there themselves
         prompt = prompt[len(tokenizer.bos_token) :]
     body = {**_settings(ask), "prompt": prompt}
@@ -203,7 +203,7 @@ def chat_fields(messages: Sequence[Row], tools: Sequence[Row], name: Callable[[s
     return fields
 
 
-def _sent(turn: Mapping[str, Any], name: Callable[[str], str]) -> Row:
+def _sent(turn: Row, name: Callable[[str], str]) -> Row:
     """A turn as the chat endpoint wants it: arguments as JSON text, every call with an id."""
     calls = [
         {
@@ -312,7 +312,7 @@ def read_arguments(function: Function) -> Row | None:
 
 def only_choice(reply: Json) -> Choice:
     """The choice of a reply; Failed unless there is exactly one."""
-    choices = typed(reply, Reply).choices
+    choices = typed(reply, ServerReply).choices
     if len(choices) != 1:
         raise Failed(f"asked for 1 choice, got {len(choices)}")
     return choices[0]

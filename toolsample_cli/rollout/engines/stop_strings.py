@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
+
+from toolsample_cli.models.chat import Chat
 
 MARGIN = 8
 """Tokens decoded beyond a string's own bytes: a text's first token may be special to it, and tokens may be empty."""
@@ -14,7 +15,7 @@ MARGIN = 8
 class StopStrings:
     """The ends of `rows` growing completions as text. Every token counts at least a byte, so a short tail is enough."""
 
-    def __init__(self, strings: Sequence[str], rows: int, chat: Any) -> None:
+    def __init__(self, strings: Sequence[str], rows: int, chat: Chat) -> None:
         self.strings = tuple(strings)
         self.size = max((len(s.encode("utf-8", "replace")) for s in strings), default=0) + MARGIN
         self.tails: list[list[int]] = [[] for _ in range(rows)] if strings else []

@@ -14,7 +14,7 @@ from toolsample_cli.hashing import GOLDEN, finalise
 from toolsample_cli.rollout.types import Sampling
 
 
-def uniforms(seeds: np.ndarray, start: int, steps: int) -> np.ndarray:
+def token_uniforms(seeds: np.ndarray, start: int, steps: int) -> np.ndarray:
     """Uniform numbers in [0, 1) of shape [rows, steps] for steps start..start+steps-1 (splitmix64, 53 bits).
 
     `seeds` is a uint64 array [rows]; the same (seed, step) always gives the same number.

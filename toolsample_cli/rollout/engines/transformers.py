@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,10 +28,14 @@ from toolsample_cli.models.loading import (
 )
 from toolsample_cli.models.out_of_memory import within_memory
 from toolsample_cli.models.tokenizer_files import remember_fingerprint
+from toolsample_cli.rollout.engines.kv_cache import Repeated, SharedPrompt
 from toolsample_cli.rollout.engines.layouts import choose_layout
 from toolsample_cli.rollout.engines.stop_strings import StopStrings
-from toolsample_cli.rollout.engines.token_sampling import draw, uniforms
+from toolsample_cli.rollout.engines.token_sampling import draw, token_uniforms
 from toolsample_cli.rollout.types import PROCESSED, Completion, Engine, Request, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COMPACT_AT = 0.125
 """Share of finished rows at which they are dropped from the batch: copying costs, so do dead rows."""
@@ -65,7 +69,7 @@ class TransformersEngine(Engine):
         self.stop_ids = _stop_ids(self.chat, self.model)
         self.state_class = choose_layout(self.model, self.pad)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         """What generates: model digest, dtype, device kind, attention layout, logprob convention, hashes."""
         return {
             "model_digest": self.digest,
@@ -153,7 +157,9 @@ class TransformersEngine(Engine):
             reason = "stop" if stopped[row] else "length"
             yield Completion(request.key, request.sample, tokens[row, :size].tolist(), row_logps.tolist(), reason)
 
-    def _decode(self, state: Any, batch: list[Request], sampling: Sampling) -> tuple[np.ndarray, ...]:
+    def _decode(
+        self, state: Repeated | SharedPrompt, batch: list[Request], sampling: Sampling
+    ) -> tuple[np.ndarray, ...]:
         """Sample every row to its end: tokens [R, T], logprobs [R, T], lengths [R], stopped [R]."""
         rows, device = len(batch), self.device
         most = self.max_prompt_tokens
@@ -170,7 +176,7 @@ class TransformersEngine(Engine):
         for step in range(int(limit_R.max())):
             if step % _BLOCK == 0:
                 block = torch.from_numpy(
-                    uniforms(seeds, step, _BLOCK).astype(np.float32 if device.type == "mps" else np.float64)
+                    token_uniforms(seeds, step, _BLOCK).astype(np.float32 if device.type == "mps" else np.float64)
                 ).to(device)
             token, logp = draw(logits, block[alive, step % _BLOCK], sampling)
             columns.append((alive[live], token[live], logp[live]))
@@ -212,11 +218,11 @@ def batch_tokens(asked: int, parameters: int, device: torch.device) -> int:
     return min(asked, max(CPU_LEAST, int(CPU_BATCH / max(parameters, 1))))
 
 
-def _stop_ids(chat: Chat, model: Any) -> tuple[int, ...]:
+def _stop_ids(chat: Chat, model: PreTrainedModel) -> tuple[int, ...]:
     declared = getattr(model.generation_config, "eos_token_id", None)
     declared = declared if isinstance(declared, list) else [] if declared is None else [declared]
     ids = {*chat.end_ids, *declared}
-    vocabulary = model.get_input_embeddings().num_embeddings
+    vocabulary = len(model.get_input_embeddings().state_dict()["weight"])
     if max(chat.end_ids) >= vocabulary:
         raise StageFailure(f"the tokenizer's end token {max(chat.end_ids)} is outside the model's {vocabulary} tokens")
     return tuple(sorted(ids))

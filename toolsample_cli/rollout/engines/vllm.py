@@ -13,14 +13,20 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from toolsample_cli.config import RolloutConfig
 from toolsample_cli.errors import DataError, MissingDependency, StageFailure
+from toolsample_cli.json_types import Row
 from toolsample_cli.models.chat import Chat
 from toolsample_cli.models.digests import folder_digest, model_digest
 from toolsample_cli.models.tokenizer_files import remember_fingerprint
 from toolsample_cli.rollout.types import PROCESSED, Completion, Engine, Request, Sampling
+
+if TYPE_CHECKING:
+    import torch
+    from vllm import LLM, CompletionOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
 
 MEMORY = "lower gpu_memory where others use the GPU, raise it where the cache is too small, or raise tensor_parallel"
 
@@ -38,7 +44,7 @@ class VllmEngine(Engine):
         config: RolloutConfig,
         *,
         chat: Chat | None = None,
-        engine_options: Mapping[str, Any] | None = None,
+        engine_options: Row | None = None,
     ) -> None:
         # not by distribution metadata: the CPU build is distributed under another name
         if importlib.util.find_spec("vllm") is None:
@@ -58,7 +64,7 @@ class VllmEngine(Engine):
         self._device = str(settings.device_config.device_type)
         self._round = 0
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         """What generates: model digest, dtype, device, vLLM's version, logprob convention, hashes."""
         import vllm
 
@@ -96,7 +102,7 @@ class VllmEngine(Engine):
             if waiting and self.llm is not None:
                 engine.abort_request(list(waiting))
 
-    def _params(self, request: Request, sampling: Sampling) -> Any:
+    def _params(self, request: Request, sampling: Sampling) -> SamplingParams:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -117,14 +123,14 @@ class VllmEngine(Engine):
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _lora(self) -> Any:
+    def _lora(self) -> LoRARequest | None:
         if not self.adapter:
             return None
         from vllm.lora.request import LoRARequest
 
         return LoRARequest("adapter", 1, self.adapter)
 
-    def load_weights(self, weights: str | Path | Mapping[str, Any]) -> None:
+    def load_weights(self, weights: str | Path | Mapping[str, torch.Tensor]) -> None:
         """Take the weights of a model folder of the same shape, or a state dict, without rebuilding the engine."""
         if not isinstance(weights, str | Path):
             import tempfile
@@ -151,8 +157,8 @@ class VllmEngine(Engine):
             self.llm = None
 
 
-def _options(model: str, config: RolloutConfig) -> dict[str, Any]:
-    options: dict[str, Any] = {
+def _options(model: str, config: RolloutConfig) -> Row:
+    options: Row = {
         "model": model,
         "tokenizer": config.tokenizer or model,
         "dtype": config.dtype,
@@ -216,7 +222,7 @@ def _longest(model: str) -> int | None:
     return json.loads(file.read_text()).get("max_position_embeddings") if file.is_file() else None
 
 
-def _open(options: Mapping[str, Any]) -> Any:
+def _open(options: Row) -> LLM:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # vLLM reads it when it is imported
     from vllm import LLM
 
@@ -233,7 +239,7 @@ def _open(options: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _watch(core: Any) -> None:
+def _watch(core: object) -> None:
     """Wake the caller when an engine process is killed: vLLM notices, but leaves who waits for answers waiting.
 
     With the engine in this process there is nothing to watch.
@@ -250,12 +256,12 @@ def _watch(core: Any) -> None:
     threading.Thread(target=wait, name="engine-watch", daemon=True).start()
 
 
-def _declared_ends(llm: Any) -> list[int]:
+def _declared_ends(llm: LLM) -> list[int]:
     declared = llm.llm_engine.vllm_config.model_config.try_get_generation_config().get("eos_token_id")
     return declared if isinstance(declared, list) else [] if declared is None else [declared]
 
 
-def _completion(request: Request, out: Any) -> Completion:
+def _completion(request: Request, out: CompletionOutput) -> Completion:
     ids = list(out.token_ids)
     if out.finish_reason not in ("stop", "length"):
         return Completion(request.key, request.sample, error=f"engine: finished with {out.finish_reason}")
