@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.python_calls import carries
 
 from toolsample_cli.config import ImportConfig, ScoreConfig
 from toolsample_cli.importing.stage import run
@@ -20,7 +21,6 @@ from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
 from toolsample_cli.stage import Options
 from toolsample_cli.toolcalls.protocols import PROTOCOLS, qwen_xml
-from toolsample_cli.toolcalls.protocols.pythonic import carries
 from toolsample_cli.toolcalls.tools import toolbox
 
 SETS = {
@@ -63,7 +63,7 @@ def reason(name: str, gold: Gold, tools: Any, low: list[str]) -> str:
         for call in gold.calls:
             for key, value in call.arguments.items():
                 text = value if isinstance(value, str) else json.dumps(value)
-                if qwen_xml.typed(text, tools.parameter(call.name, key)) != value:
+                if qwen_xml.typed_value(text, tools.parameter(call.name, key)) != value:
                     return "type is not the schema's"
     if low == ["bfcl"]:
         return "bfcl wants what the schema says"

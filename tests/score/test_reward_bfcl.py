@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import bfcl_gold
+from support.python_calls import carries
 from support.reward_mutations import KINDS, mutants
 
 from toolsample_cli.bfcl.environment import Environment, provide
@@ -20,7 +21,6 @@ from toolsample_cli.score import bfcl_source
 from toolsample_cli.score.bfcl_match import accepts, options_of
 from toolsample_cli.toolcalls.call import Call
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
-from toolsample_cli.toolcalls.protocols.pythonic import carries
 from toolsample_cli.toolcalls.tools import Toolbox
 
 

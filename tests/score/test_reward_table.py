@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, StageFailure
 from toolsample_cli.score.components import assign, components
-from toolsample_cli.score.custom import load
+from toolsample_cli.score.custom import load_components
 from toolsample_cli.score.rewards import REWARDS
 from toolsample_cli.score.scorer import QUIRKS, Gold, Rules, Scorer, score_text
 from toolsample_cli.toolcalls.call import Call
@@ -217,17 +217,17 @@ def test_own_component(tmp_path: Path) -> None:
     """A function in a file becomes a column of extra_json; its digest goes into the record."""
     file = tmp_path / "mine.py"
     file.write_text("def calls(answer):\n    return len(answer.parsed.calls)\ndef bad(answer):\n    return 1 / 0\n")
-    found, digests = load(f"{file}:calls")
+    found, digests = load_components(f"{file}:calls")
     scored = Scorer(Gold(GOLD, "calls"), "rlla", Rules.of(ScoreConfig(), found), TOOLS).score(
         PROTOCOLS["rlla"].render(GOLD, None, "t")
     )
     assert scored.extra == {"components": {"calls": 2.0}}
     assert list(digests) == [str(file)] and len(digests[str(file)]) == 16
     with pytest.raises(StageFailure, match="bad failed: ZeroDivisionError"):
-        load(f"{file}:bad")[0]["bad"](None)
+        load_components(f"{file}:bad")[0]["bad"](None)
     for setting, message in ((str(file), "expected"), ("no.py:f", "no file"), (f"{file}:none", "no function none")):
         with pytest.raises(ConfigError, match=message):
-            load(setting)
+            load_components(setting)
     (tmp_path / "torn.py").write_text("def (")
     with pytest.raises(ConfigError, match="cannot be imported: SyntaxError"):
-        load(f"{tmp_path / 'torn.py'}:f")
+        load_components(f"{tmp_path / 'torn.py'}:f")

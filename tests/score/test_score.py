@@ -15,7 +15,7 @@ import pytest
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.errors import ConfigError, DataError, StageFailure
-from toolsample_cli.score.scorer import ANSWER_COLUMNS, Gold, Rules, Scorer
+from toolsample_cli.score.scorer import Cells, Gold, Rules, Scorer
 from toolsample_cli.score.stage import run
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import open_folder
@@ -137,7 +137,7 @@ def test_answers_that_are_judged_once_earn_what_each_earns_alone(protocol: str) 
             ):
                 for reason in ("stop", "length"):
                     alone = scorer.score(text, reason).columns
-                    assert scorer.row(text, reason) == tuple(alone[name] for name in ANSWER_COLUMNS), text
+                    assert scorer.row(text, reason) == tuple(alone[name] for name in Cells._fields), text
 
 
 def test_schema_validity_is_a_column_not_a_veto(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.python_calls import carries
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.score.scorer import Gold, score_text
 from toolsample_cli.toolcalls.call import Call, as_written, calls_json, canonical, read_calls
-from toolsample_cli.toolcalls.protocols import PROTOCOLS, detect, rlla
-from toolsample_cli.toolcalls.protocols.pythonic import carries
+from toolsample_cli.toolcalls.protocols import PROTOCOLS, protocol_of, rlla
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
 TRICKY = st.sampled_from(
@@ -90,7 +90,10 @@ def test_a_plain_reply_is_no_call(name: str) -> None:
 def test_the_marks_of_a_completion_tell_its_protocol(name: str) -> None:
     """`--protocol auto` finds the protocol that wrote a call."""
     calls = [Call("f", {"x": 1}), Call("g.h", {"city": "Ghent"})]
-    assert detect(PROTOCOLS[name].render(calls, None, "hm" if name in ("rlla", "tool_n1", "hermes") else None)) == name
+    assert (
+        protocol_of(PROTOCOLS[name].render(calls, None, "hm" if name in ("rlla", "tool_n1", "hermes") else None))
+        == name
+    )
     scored = score_text(PROTOCOLS[name].render(calls, None, None), Gold(tuple(calls), "calls"), "auto", ScoreConfig())
     assert scored.reward == 4.0
 

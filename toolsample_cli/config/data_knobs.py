@@ -117,6 +117,9 @@ class ScoreConfig:
         "which calls earn: those that the protocol's reference parser reads, or also those that are clear despite faults of form",
         choices=("strict", "lenient"),
     )
+    thought_in_prompt: bool = knob(
+        False, "the prompt ended with <think>, so that every reply begins inside its thought (docs/scoring.md)"
+    )
     lift: str = knob("", "quirks of ToolRL's code to switch off, comma-separated, or `all` (docs/names.md)")
     match: str = knob("greedy", "how predicted calls are paired with gold calls", choices=("greedy", "optimal"))
     values: str = knob("toolrl", "how values are compared: toolrl, json, bfcl, lenient, or as in lenient:case=exact")

@@ -1,4 +1,7 @@
-"""Loads a user's own reward components from `my_file.py:function`; the file's digest goes into the record."""
+"""Loads a user's own reward components from `my_file.py:function`; the file's digest goes into the record.
+
+What a component prints goes to stderr, as stdout belongs to the stage's own result, and `sys.exit` in it is a failure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from toolsample_cli.errors import ConfigError, StageFailure
 from toolsample_cli.score.rewards import Answer
 
 
-def load(setting: str) -> tuple[dict[str, Callable[[Answer], float]], dict[str, str]]:
+def load_components(setting: str) -> tuple[dict[str, Callable[[Answer], float]], dict[str, str]]:
     """(components by function name, digests by file) of a comma-separated setting. ConfigError names what is wrong."""
     components: dict[str, Callable[[Answer], float]] = {}
     digests: dict[str, str] = {}
@@ -54,7 +57,8 @@ def _checked(function: Callable[[Answer], float], item: str) -> Callable[[Answer
             value = float(function(answer))
         except (Exception, SystemExit) as error:
             raise StageFailure(
-                f"component {item} failed: {type(error).__name__}: {error}", hint="mend it and rerun; nothing is lost"
+                f"component {item} failed: {type(error).__name__}: {error}",
+                hint="fix it and rerun; what is finished is kept",
             ) from error
         if not math.isfinite(value):
             raise StageFailure(f"component {item} returned {value}, expected a finite number")

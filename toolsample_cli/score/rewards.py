@@ -15,7 +15,7 @@ from toolsample_cli.config import ScoreConfig
 from toolsample_cli.score import bfcl_match
 from toolsample_cli.score.components import Components, jaccard
 from toolsample_cli.score.self_example import self_example
-from toolsample_cli.toolcalls.call import Call
+from toolsample_cli.toolcalls.call import Call, loads
 from toolsample_cli.toolcalls.protocols import Parsed
 from toolsample_cli.toolcalls.tools import Toolbox
 
@@ -26,12 +26,14 @@ class Answer:
 
     `allowed` are BFCL's accepted values, one {tool: {parameter: [values]}} a gold call, when the task has them.
     `calls` are those of the reading that the config asks for, None where it failed; `components` are what they earn.
+    `written` are the same calls before tuples became lists, which only Python's syntax tells apart.
     """
 
     text: str
     status: str
     parsed: Parsed
     calls: Sequence[Call] | None
+    written: Sequence[Call] | None
     gold: Sequence[Call]
     gold_kind: str
     tools: Toolbox
@@ -40,6 +42,7 @@ class Answer:
     tokens: int | None = None
     allowed: Sequence[Mapping[str, bfcl_match.Options]] | None = None
     category: str = ""
+    protocol: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,12 +187,37 @@ def bfcl_ast(answer: Answer) -> float:
     """1 when BFCL's AST checker would accept the calls (no call where the gold has none), else 0."""
     if not answer.gold:
         return irrelevance(answer)
-    if answer.calls is None or answer.parsed.broken:
+    if answer.written is None or answer.parsed.broken:
         return 0.0
     allowed = answer.allowed or [{call.name: bfcl_match.options_of(call)} for call in answer.gold]
     kind = "parallel" if len(answer.gold) > 1 or "parallel" in answer.category else "multiple"
     language = next((name for name in ("javascript", "java") if name in answer.category), "python")
-    return float(bfcl_match.accepts(answer.tools.tools, answer.calls, allowed, kind, language))
+    return float(bfcl_match.accepts(answer.tools.tools, answer.written, allowed, kind, language))
+
+
+def api_bank(answer: Answer) -> float:
+    """1 when any emitted call equals the gold's first one: the soft rule of ToolRL's API-Bank script (methods Q18).
+
+    For ToolRL's own protocol calls are read as that script reads them: behind the last <tool_call>, each line by
+    itself, and a line without name or parameters counts as the parameters. Without a gold call, abstaining earns 1.
+    """
+    if not answer.gold:
+        return irrelevance(answer)
+    wanted = answer.gold[0]
+    if answer.protocol != "rlla":
+        return float(any(call == wanted for call in answer.calls or ()))
+    block = answer.text.split("<tool_call>")[-1].split("</tool_call>")[0]
+    return float(any(_is_line_of(wanted, line) for line in block.strip().split("\n")[:1000]))
+
+
+def _is_line_of(wanted: Call, line: str) -> bool:
+    try:
+        value = loads(line)
+    except ValueError:
+        return False
+    if not isinstance(value, dict) or "name" not in value or "parameters" not in value:
+        return bool(value == wanted.arguments)
+    return bool(value["name"] == wanted.name and value["parameters"] == wanted.arguments)
 
 
 def schema_valid(answer: Answer) -> float:
@@ -232,6 +260,7 @@ REWARDS: dict[str, Reward] = {
     "dscl_literal": Reward("correctness mapped to [-3, 4]", "DSCL, arXiv 2509.14718 (digest)", -3, 5, dscl_literal),
     "tool_n1": Reward("binary: thought and exact calls", "Tool-N1, arXiv 2505.00024", 0, 1, tool_n1),
     "bfcl": Reward("binary: BFCL's AST checker", "bfcl-eval 2026.3.23", 0, 1, bfcl_ast),
+    "api_bank": Reward("binary: any call is the gold's", _TOOLRL + ", API-Bank script", 0, 1, api_bank),
     "schema": Reward("binary: calls fit their schemas", "JSON Schema 2020-12", 0, 1, schema_valid),
     "irrelevance": Reward("binary: calls where a call is wanted, declines elsewhere", "BFCL", 0, 1, irrelevance),
     "overlong": Reward("punishment of long completions", _DAPO, -1, 0, overlong),

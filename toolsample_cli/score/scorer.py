@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.score.components import NOTHING, components
+from toolsample_cli.json_types import Json, Row
+from toolsample_cli.score.components import NOTHING, Components, components
 from toolsample_cli.score.rewards import REWARDS, Answer
 from toolsample_cli.score.self_example import self_example
 from toolsample_cli.score.values import equality
 from toolsample_cli.toolcalls.call import MAX_CHARS, Call, calls_json, canonical, read_calls
-from toolsample_cli.toolcalls.protocols import PROTOCOLS, Parsed, detect, rlla
+from toolsample_cli.toolcalls.protocols import PROTOCOLS, Parsed, protocol_of, rlla
+from toolsample_cli.toolcalls.protocols.foreign import calls_elsewhere
 from toolsample_cli.toolcalls.protocols.lenient import repeats_key
 from toolsample_cli.toolcalls.tools import Toolbox
 
@@ -38,7 +40,7 @@ class Gold:
 
     calls: tuple[Call, ...]
     kind: str
-    allowed: tuple[Mapping[str, Any], ...] | None = None
+    allowed: tuple[Row, ...] | None = None
 
     @classmethod
     def of(cls, gold_json: str, gold_kind: str) -> Gold:
@@ -53,47 +55,75 @@ class Gold:
         return 1.0, float(len(self.calls)), float(sum(len(call.arguments) for call in self.calls))
 
 
-class Scored(NamedTuple):
-    """Everything `score` writes about one completion, under the names of the columns of `schema.SCORES`."""
+class Limits(NamedTuple):
+    """What the task alone decides, under the names of the columns of `schema.SCORES`."""
 
-    parse_status: str
-    calls: tuple[Call, ...]
-    format: float | None
-    name: float | None
-    key: float | None
-    value: float | None
-    format_max: float | None
+    format_max: float
     name_max: float | None
     key_max: float | None
     value_max: float | None
-    exact: bool | None
-    schema_valid: bool | None
-    self_example: bool | None
-    reward: float | None
     reward_min: float
     reward_max: float
-    extra: Mapping[str, Any]
+
+
+class Cells(NamedTuple):
+    """What the answer decides, as it is stored, under the names of the columns of `schema.SCORES`."""
+
+    parse_status: str
+    format: float | None = None
+    name: float | None = None
+    key: float | None = None
+    value: float | None = None
+    exact: bool | None = None
+    schema_valid: bool | None = None
+    self_example: bool | None = None
+    reward: float | None = None
+    calls_json: str = "[]"
+    extra_json: str = "{}"
+
+
+ERRORED = Cells("error")
+"""The cells of a rollout that has no completion: everything earned is null."""
+
+
+class Scored(NamedTuple):
+    """Everything `score` finds about one completion."""
+
+    parse_status: str
+    calls: tuple[Call, ...]
+    format: float
+    name: float | None
+    key: float | None
+    value: float | None
+    exact: bool
+    schema_valid: bool | None
+    self_example: bool
+    reward: float
+    extra: Row
+    limits: Limits
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def reward_min(self) -> float:
+        """The least that an answer to this task can earn."""
+        return self.limits.reward_min
+
+    @property
+    def reward_max(self) -> float:
+        """The most that an answer to this task can earn."""
+        return self.limits.reward_max
+
+    @property
+    def cells(self) -> Cells:
+        """The answer's columns as they are stored."""
+        return Cells(
+            self.parse_status, self.format, self.name, self.key, self.value, self.exact, self.schema_valid,
+            self.self_example, self.reward, calls_json(self.calls), canonical(self.extra) if self.extra else "{}",
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> Row:
         """The row's values by column, without those copied from rollout and task."""
-        record = self._asdict()
-        return record | {"calls_json": calls_json(record.pop("calls")), "extra_json": _extra_json(record.pop("extra"))}
-
-
-ANSWER_COLUMNS = (
-    "parse_status", "format", "name", "key", "value", "exact", "schema_valid", "self_example", "reward", "calls_json",
-    "extra_json",
-)  # fmt: skip
-"""The columns of `schema.SCORES` that the answer decides, in the order of `Scorer.row`."""
-TASK_COLUMNS = ("format_max", "name_max", "key_max", "value_max", "reward_min", "reward_max")
-"""Those that the task decides, in the order of `Scorer.limits`."""
-ERRORED = ("error", *(None,) * 8, "[]", "{}")
-"""The row of a rollout that has no completion: everything earned is null."""
-
-
-def _extra_json(extra: Mapping[str, Any]) -> str:
-    return canonical(dict(extra)) if extra else "{}"
+        return {**self.cells._asdict(), **self.limits._asdict()}
 
 
 @dataclass(frozen=True)
@@ -101,7 +131,7 @@ class Rules:
     """A ScoreConfig made ready: the comparison, the lifted quirks, the further rewards and components by name."""
 
     config: ScoreConfig
-    equal: Callable[[Any, Any], bool]
+    equal: Callable[[Json, Json], bool]
     lifted: frozenset[str]
     extras: Mapping[str, Component]
     components: Mapping[str, Component]
@@ -114,7 +144,7 @@ class Rules:
         return cls(config, equality(config.values), frozenset(lifted), extras, components or {})
 
 
-def _chosen(knob: str, text: str, table: Mapping[str, Any]) -> list[str]:
+def _chosen(knob: str, text: str, table: Mapping[str, object]) -> list[str]:
     names = list(table) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in table:
@@ -134,66 +164,76 @@ class Scorer:
         self._lenient = rules.config.reading == "lenient"
         self._gated = "ungated_format" in rules.lifted
         self._judges = "free_response" in rules.lifted
-        self.bounds = (-3.0, 4.0) if gold.calls or self._judges else (0.0, 1.0)
+        low, high = (-3.0, 4.0) if gold.calls or self._judges else (0.0, 1.0)
         most = gold.maxima
-        self.maxima = most if gold.calls else ((1.0, 0.0, 0.0) if self._judges else (None, None, None))
+        self.maxima: tuple[float | None, float | None, float | None] = most if gold.calls else (None, None, None)
+        if self._judges and not gold.calls:
+            self.maxima = (1.0, 0.0, 0.0)
+        name_max, key_max, value_max = self.maxima
+        self.limits = Limits(1.0, name_max, key_max, value_max, low, high)
         self._most = sum(most)
-        self._kept: dict[tuple[str, bool], tuple] = {}
+        self._kept: dict[tuple[str, bool], Cells] = {}
         self._keeps = not rules.extras and not rules.components
+        self._opens = rules.config.thought_in_prompt
 
-    @property
-    def limits(self) -> tuple[float | None, ...]:
-        """What the task alone decides, in the order of TASK_COLUMNS."""
-        return 1.0, *self.maxima, *self.bounds
-
-    def row(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> tuple:
-        """The answer's columns, in the order of ANSWER_COLUMNS; equal answers are judged once.
+    def row(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> Cells:
+        """The answer's columns; equal answers are judged once.
 
         A thought without any tag decides nothing but further rewards, so what is read and remembered leaves it out.
         """
         cut = finish_reason == "length"
+        if self._opens:
+            text = _opened(text)
         if not self._keeps:
-            return _cells(self._judge(text, cut, tokens))
+            return self._judge(text, cut, tokens).cells
         if text.startswith("<think>") and len(text) <= MAX_CHARS:
             end = text.find("<", 7)
             if text.startswith("</think>", end):
                 text = "<think>" + text[end:]
         cells = self._kept.get((text, cut))
         if cells is None:
-            cells = _cells(self._judge(text, cut, tokens))
+            cells = self._judge(text, cut, tokens).cells
             if len(self._kept) < self.CACHE and len(text) < 20_000:
                 self._kept[text, cut] = cells
         return cells
 
     def score(self, text: str, finish_reason: str | None = None, tokens: int | None = None) -> Scored:
         """One completion. Never raises on any text (a user's own component may)."""
-        status, form, name, key, value, right, valid, example, reward, calls, extra = self._judge(
-            text, finish_reason == "length", tokens
-        )
-        return Scored(
-            status, calls, form, name, key, value, 1.0, *self.maxima, right, valid, example, reward, *self.bounds, extra
-        )
+        return self._judge(_opened(text) if self._opens else text, finish_reason == "length", tokens)
 
-    def _judge(self, text: str, cut: bool, tokens: int | None) -> tuple:
-        protocol = self._protocol or PROTOCOLS[detect(text)]
+    def _judge(self, text: str, cut: bool, tokens: int | None) -> Scored:
+        protocol = self._protocol or PROTOCOLS[protocol_of(text)]
         if protocol.typed:
             parsed = protocol.parse(text, self.gold.kind, types=self.tools.parameter)
         else:
             parsed = protocol.parse(text, self.gold.kind, lifted=self.rules.lifted)
+        if parsed.status == "no_call" and not parsed.calls:
+            body = parsed.response or "" if protocol.name == "openai" else text
+            body = body.rpartition("</think>")[2]
+            if calls_elsewhere(body, self.tools.names, self.tools.parameter):
+                parsed.status, parsed.format_ok = "foreign_call", False
         calls, broken = parsed.strict_calls, parsed.broken
         if self._lenient:
             calls, broken = (parsed.calls if parsed.calls or not parsed.slip else None), ()
         if self._gated and not parsed.format_ok:
             calls = None
+        written = calls
+        if calls is not None and protocol.name == "pythonic":
+            calls = tuple(Call(call.name, {k: _listed(v) for k, v in call.arguments.items()}) for call in calls)
         part = NOTHING
         if self.gold.calls:
             part = components(self.gold.calls, calls, broken, self.rules.equal, self.rules.config.match)
-        return self._put_together(text, parsed, calls, part, cut, tokens)
+        scored = self._put_together(text, parsed, part, cut)
+        if self._keeps:
+            return scored
+        answer = Answer(
+            text=text, status=scored.parse_status, parsed=parsed, calls=calls, written=written, gold=self.gold.calls,
+            gold_kind=self.gold.kind, tools=self.tools, components=part, config=self.rules.config, tokens=tokens,
+            allowed=self.gold.allowed, category=self.category, protocol=protocol.name,
+        )  # fmt: skip
+        return scored._replace(extra={**scored.extra, **_further(answer, self.rules)})
 
-    def _put_together(
-        self, text: str, parsed: Parsed, calls: Sequence[Call] | None, part: Any, cut: bool, tokens: int | None
-    ) -> tuple:
-        """ANSWER_COLUMNS with calls and extra still as objects."""
+    def _put_together(self, text: str, parsed: Parsed, part: Components, cut: bool) -> Scored:
         well_formed = 1.0 if parsed.format_ok else 0.0
         valid = self.tools.valid(parsed.calls)
         status = _status(text, parsed, valid, cut, self.tools)
@@ -206,22 +246,26 @@ class Scorer:
             reward += 6.0 * part.total / self._most - 3.0
             right = parsed.format_ok and (name, key, value) == self.maxima
         elif self._judges:
-            name, key, value = (0.0 if parsed.calls or parsed.strict_calls else 1.0), 0.0, 0.0
+            called = parsed.calls or parsed.strict_calls or parsed.status == "foreign_call"
+            name, key, value = (0.0 if called else 1.0), 0.0, 0.0
             reward += 6.0 * name - 3.0
-        extra: dict[str, Any] = {"slip": parsed.slip} if parsed.slip and parsed.slip != status else {}
-        if not self._keeps:
-            answer = Answer(
-                text, status, parsed, calls, self.gold.calls, self.gold.kind, self.tools, part, self.rules.config,
-                tokens, self.gold.allowed, self.category,
-            )  # fmt: skip
-            extra |= _further(answer, self.rules)
+        extra: Row = {"slip": parsed.slip} if parsed.slip and parsed.slip != status else {}
         example = self_example(text, parsed, self.tools)
-        return status, well_formed, name, key, value, right, valid, example, reward, parsed.calls, extra
+        return Scored(
+            status, parsed.calls, well_formed, name, key, value, right, valid, example, reward, extra, self.limits
+        )
 
 
-def _cells(judged: tuple) -> tuple:
-    *plain, calls, extra = judged
-    return *plain, calls_json(calls), _extra_json(extra)
+def _opened(text: str) -> str:
+    """The reply with the opening tag that stood at the end of its prompt."""
+    return text if text.lstrip().startswith("<think>") else "<think>" + text
+
+
+def _listed(value: Json) -> Json:
+    """The value with tuples, which JSON has not, as lists."""
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return {key: _listed(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _status(text: str, parsed: Parsed, valid: bool | None, cut: bool, tools: Toolbox) -> str:
@@ -236,8 +280,8 @@ def _status(text: str, parsed: Parsed, valid: bool | None, cut: bool, tools: Too
     return "duplicate_key" if repeats_key(text, parsed.calls) else "ok"
 
 
-def _further(answer: Answer, rules: Rules) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _further(answer: Answer, rules: Rules) -> Row:
+    found: Row = {}
     if rules.extras:
         found["rewards"] = {name: float(function(answer)) for name, function in rules.extras.items()}
     if rules.components:
@@ -250,7 +294,7 @@ def score_text(
     gold: Gold,
     protocol: str,
     config: ScoreConfig,
-    tools: Toolbox | Sequence[Mapping[str, Any]] = (),
+    tools: Toolbox | Sequence[Row] = (),
     finish_reason: str | None = None,
 ) -> Scored:
     """Score one completion. Never raises on any text; KeyError for an unknown protocol."""
@@ -267,7 +311,7 @@ def combine(
     name: float | None,
     key: float | None,
     value: float | None,
-    maxima: tuple[float | None, float | None, float | None],
+    maxima: Sequence[float | None],
     weights: tuple[float, float, float] = EVEN,
     base: float | None = None,
 ) -> float:
@@ -278,10 +322,11 @@ def combine(
     `reward` column: it is added up in ToolRL's order, which the components alone give only up to the last bit, and
     is the result under even weights.
     """
-    if name is None or maxima[0] is None:
+    name_max, key_max, value_max = maxima
+    if name is None or key is None or value is None or name_max is None or key_max is None or value_max is None:
         return format
     earned = weights[0] * name + weights[1] * key + weights[2] * value
-    possible = weights[0] * maxima[0] + weights[1] * maxima[1] + weights[2] * maxima[2]
+    possible = weights[0] * name_max + weights[1] * key_max + weights[2] * value_max
     if not possible:
         return format
     if tuple(weights) == EVEN:

@@ -7,116 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from toolsample_cli.config import ScoreConfig
 from toolsample_cli.config.settings import as_record, nearest
-from toolsample_cli.errors import ConfigError, DataError, StageFailure, location
-from toolsample_cli.score import custom
-from toolsample_cli.score.scorer import ANSWER_COLUMNS, ERRORED, TASK_COLUMNS, Gold, Rules, Scorer
+from toolsample_cli.errors import ConfigError, StageFailure, location
+from toolsample_cli.json_types import Row
+from toolsample_cli.score.custom import load_components
+from toolsample_cli.score.scorer import ERRORED, Cells, Rules
+from toolsample_cli.score.task_scorers import KNOWN, TaskScorers
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.reading import Folder, Shard, open_folder, refuse_nested
 from toolsample_cli.shards.repeats import refuse_repeats
 from toolsample_cli.shards.writing import Output
 from toolsample_cli.stage import FEWER, Account, Options
-from toolsample_cli.toolcalls.protocols import PROTOCOLS
-from toolsample_cli.toolcalls.tools import toolbox
 
 SCHEMA = schema.SCORES.schema
-KNOWN = ("auto", *PROTOCOLS)
 ROLLOUT_COLUMNS = ["rollout_id", "task_id", "round", "sample", "text", "finish_reason", "error"]
-READ = ["task_id", "protocol", "tools_json", "gold_json", "gold_kind", "demos_json", "category"]
-COPIED = ["parent_task_id", "source"]
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Tasks made ready: row of each id, and by row its scorer and the columns that scores copy from it."""
-
-    rows: dict[str, int]
-    scorers: list[Scorer]
-    columns: pl.DataFrame
-
-
-class Subjects:
-    """The tasks folder, looked up by id: only the ids are held, rows are read when a shard of rollouts needs them."""
-
-    def __init__(self, folder: Folder, rules: Rules) -> None:
-        self._folder, self._rules = folder, rules
-        self._read = [*READ, "extra_json"] if rules.extras else READ
-        self._shard_of: dict[str, int] = {}
-        for at, shard in enumerate(folder.shards):
-            self._shard_of.update(dict.fromkeys(folder.read(shard, ["task_id"])["task_id"].to_list(), at))
-
-    def take(self, ids: list[str], where: str) -> Taken:
-        """The named tasks; DataError for one that the folder lacks or that breaks its own contract."""
-        needed: dict[int, list[str]] = {}
-        for task_id in dict.fromkeys(ids):
-            if task_id not in self._shard_of:
-                raise DataError(
-                    f"{location(where, row=ids.index(task_id) + 1, task=task_id)}: no such task in {self._folder.path}",
-                    hint="score needs the tasks that the rollouts were made from",
-                )
-            needed.setdefault(self._shard_of[task_id], []).append(task_id)
-        frames, scorers, shots = [], [], []
-        for at, wanted in needed.items():
-            shard = self._folder.shards[at]
-            frame = self._folder.read(shard, [*self._read, *COPIED]).with_row_index("row")
-            frame = frame.filter(pl.col("task_id").is_in(wanted))
-            frames.append(frame)
-            for row, *record in frame.select("row", *self._read).iter_rows():
-                scorer, demos = self._subject(shard.path, row, *record)
-                scorers.append(scorer)
-                shots.append(demos)
-        return _taken(frames, scorers, shots)
-
-    def _subject(
-        self, file: Path, row: int, task_id: str, protocol: str, tools_json: str, gold_json: str, kind: str,
-        demos_json: str, category: str, extra_json: str = "{}",
-    ) -> tuple[Scorer, int]:  # fmt: skip
-        """Scorer and number of demonstrations of one task, from its columns in the order of READ."""
-
-        def fault(what: str, hint: str | None = None) -> DataError:
-            return DataError(f"{location(file, row=row + 1, task=task_id)}: {what}", hint=hint)
-
-        protocol = protocol if self._rules.config.protocol == "task" else self._rules.config.protocol
-        if protocol not in KNOWN:
-            raise fault(f"unknown protocol {protocol!r}", hint=f"known: {', '.join(KNOWN)}")
-        try:
-            gold = Gold.of(gold_json, kind)
-        except (ValueError, KeyError, TypeError) as error:
-            raise fault(f"gold_json is not a list of {{name, arguments}}: {error!r}") from None
-        try:
-            tools = toolbox(tools_json)
-            shots = 0 if demos_json == "[]" else len(json.loads(demos_json))
-            allowed = None if extra_json == "{}" else json.loads(extra_json).get("possible_answer")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise fault(f"tools_json, demos_json or extra_json is not what it should be: {error!r}") from None
-        if isinstance(allowed, list) and len(allowed) == len(gold.calls):
-            gold = replace(gold, allowed=tuple(allowed))
-        return Scorer(gold, protocol, self._rules, tools, category), shots
-
-
-def _taken(frames: list[pl.DataFrame], scorers: list[Scorer], shots: list[int]) -> Taken:
-    tasks = pl.concat(frames) if frames else pl.DataFrame(schema=schema.TASKS.schema)
-    parent = pl.col("parent_task_id")
-    limits = _columns(TASK_COLUMNS, [scorer.limits for scorer in scorers])
-    columns = tasks.select(
-        pl.when(parent != "").then(parent).otherwise("task_id").alias("slot_id"),
-        pl.Series("shots", shots, SCHEMA["shots"]),
-        "source",
-        "category",
-        *(pl.Series(name, values, SCHEMA[name]) for name, values in limits.items()),
-    )
-    return Taken({task_id: row for row, task_id in enumerate(tasks["task_id"].to_list())}, scorers, columns)
 
 
 def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options: Options) -> Account:
@@ -127,7 +39,7 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
             f"protocol = {config.protocol!r}: not one of {', '.join(known)}", hint=nearest(config.protocol, known)
         )
     refuse_nested(out, tasks, rollouts)
-    own, digests = custom.load(config.component)
+    own, digests = load_components(config.component)
     rules = Rules.of(config, own)
     account = Account("score", wrote=None if options.dry_run else Path(out))
     source = open_folder(rollouts, schema.ROLLOUTS)
@@ -139,15 +51,14 @@ def run(tasks: Path, rollouts: Path, *, out: Path, config: ScoreConfig, options:
         account.extra["would score"] = f"{account.rows_in} rollouts in {len(plan)} shards"
         return account
     options.expect(sum(rows for _, rows in plan))
-    subjects = Subjects(task_folder, rules)
+    subjects = TaskScorers(task_folder, rules)
     record = {**as_record(config), **options.selection(), **({"component_digests": digests} if digests else {})}
     inputs = {"tasks": task_folder.digest, "rollouts": source.digest}
-    tally = Tally()
+    tally = ScoreTally("api_bank" in rules.extras)
     with Output(out, schema.SCORES, record, inputs, options.overwrite, options.slice, lock=options.lock) as output:
         for shard, rows in plan:
-            if output.done(shard.number):
-                frame = output.existing(shard.number)
-            else:
+            frame = output.existing(shard.number) if output.done(shard.number) else None
+            if frame is None:
                 frame = score_frame(_selected(source, shard, rows, options, rules), subjects, str(shard.path))
                 output.write(shard.number, frame)
             tally.add(frame, output)
@@ -192,14 +103,14 @@ def _without_collector() -> Iterator[None]:
 
 
 @_without_collector()
-def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.DataFrame:
+def score_frame(rollouts: pl.DataFrame, subjects: TaskScorers, where: str) -> pl.DataFrame:
     """Scores of a frame of rollouts, row for row."""
     ids = rollouts["task_id"].to_list()
     taken = subjects.take(ids, where)
     rows = [taken.rows[task_id] for task_id in ids]
     texts, reasons, errors = (rollouts[name].to_list() for name in ("text", "finish_reason", "error"))
     tokens = rollouts["tokens"].to_list() if "tokens" in rollouts.columns else [None] * len(ids)
-    cells: list[tuple] = []
+    cells: list[Cells] = []
     try:
         with contextlib.redirect_stdout(sys.stderr):  # a component that prints must not mix with data
             for row, text, reason, error, count in zip(rows, texts, reasons, errors, tokens, strict=True):
@@ -207,7 +118,7 @@ def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.Da
     except StageFailure as failure:  # a user's own component
         place = location(where, row=len(cells) + 1, task=ids[len(cells)])
         raise StageFailure(f"{place}: {failure}", hint=failure.hint) from failure
-    answers = _columns(ANSWER_COLUMNS, cells)
+    answers = _columns(cells)
     return pl.concat(
         [
             rollouts.select("rollout_id", "task_id", "round", "sample"),
@@ -218,31 +129,55 @@ def score_frame(rollouts: pl.DataFrame, subjects: Subjects, where: str) -> pl.Da
     ).select(list(SCHEMA))
 
 
-def _columns(names: tuple[str, ...], rows: list[tuple]) -> dict[str, list]:
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
+def _columns(cells: list[Cells]) -> dict[str, list[object]]:
+    if not cells:
+        return {name: [] for name in Cells._fields}
+    return dict(zip(Cells._fields, map(list, zip(*cells, strict=True)), strict=True))
 
 
-class Tally:
-    """Counts for the manifest and the closing line."""
+class ScoreTally:
+    """Counts for the manifest and the closing line; `levels`: also API-Bank's share of right answers per level."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: bool) -> None:
         self.rows = self.scored = self.exact = 0
         self.sum = 0.0
+        self._levels = levels
+        self._of_level: dict[str, tuple[float, int]] = {}
 
     def add(self, frame: pl.DataFrame, output: Output) -> None:
         """Count one finished shard."""
         self.rows += frame.height
         self.scored += frame["reward"].count()
-        self.sum += frame["reward"].sum() or 0.0
+        self.sum += float(frame["reward"].sum() or 0.0)
         self.exact += int(frame["exact"].sum() or 0)
         output.counts.update({f"status {k}": n for k, n in frame["parse_status"].value_counts().iter_rows()})
+        if self._levels:
+            for level, right, rows in api_bank_levels(frame).iter_rows():
+                before = self._of_level.get(level, (0.0, 0))
+                self._of_level[level] = before[0] + right, before[1] + rows
 
-    def facts(self, output: Output) -> dict[str, Any]:
-        """What the closing line tells besides the counts of rows."""
-        facts: dict[str, Any] = {}
+    def facts(self, output: Output) -> Row:
+        """What the closing line says besides the counts of rows."""
+        facts: Row = {}
         if self.scored:
             facts["mean reward"] = round(self.sum / self.scored, 4)
             facts["exact"] = f"{self.exact / self.scored:.1%}"
         if errors := output.counts.get("status error"):
             facts["errored rollouts"] = errors
+        if self._of_level:
+            right, rows = (sum(part) for part in zip(*self._of_level.values(), strict=True))
+            for level, (good, count) in [*sorted(self._of_level.items()), ("overall", (right, rows))]:
+                facts[f"API-Bank {level}"] = f"{100 * good / count:.2f} ({good:g} of {count})"
         return facts
+
+
+def api_bank_levels(scores: pl.DataFrame) -> pl.DataFrame:
+    """(level, right, rows) by the level that a task's source names, as ToolRL reports them; errored rows are wrong."""
+    source = pl.col("source")
+    level = pl.concat_str(pl.lit("level "), source.str.extract(r"(?i)(?:level|lv|l)[-_ ]?([123])(?:\D|$)"))
+    right = pl.col("extra_json").str.json_path_match("$.rewards.api_bank").cast(pl.Float64).fill_null(0.0)
+    return (
+        scores.select(level=level.fill_null(source), right=right)
+        .group_by("level")
+        .agg(pl.col("right").sum(), rows=pl.len())
+    )

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from toolsample_cli.json_types import Row
+
 MAX_DEPTH = 100
 """Deepest nesting that is read. Real arguments stay below 10; the decoder itself fails at about 1,000."""
 
@@ -30,9 +32,9 @@ class Call:
     """One call of a tool; `arguments` is a plain JSON object. Treat it as a constant: readings share their calls."""
 
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Row = field(default_factory=dict)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """The call as it is stored: {name, arguments}."""
         return {"name": self.name, "arguments": self.arguments}
 
@@ -42,16 +44,15 @@ class Call:
         return cls(record["name"], dict(record["arguments"]))
 
 
-def _encoder(sort_keys: bool) -> Callable[[Any], str]:
+def _encoder(sort_keys: bool) -> Callable[[object], str]:
     made = json.JSONEncoder(
         sort_keys=sort_keys, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
     )
-    if json.encoder.c_make_encoder is None:
+    make: Callable[..., Callable[[object, int], tuple[str, ...]]] | None = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
         return made.encode
     # `encode` builds the C encoder anew for every value; this is the one that it builds, kept
-    pieces = json.encoder.c_make_encoder(
-        None, made.default, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False
-    )
+    pieces = make(None, made.default, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)
     return lambda value: "".join(pieces(value, 0))
 
 
@@ -59,7 +60,7 @@ _encode, _encode_as_given = _encoder(True), _encoder(False)
 _quoted = json.encoder.encode_basestring
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """JSON text that is equal for equal values: sorted keys, no spaces, real characters.
 
     Lone surrogates become U+FFFD and NaN or infinities become their names as text, so that any column can hold it.
@@ -67,24 +68,25 @@ def canonical(value: Any) -> str:
     return _text(value, _encode)
 
 
-def as_written(value: Any) -> str:
+def as_written(value: object) -> str:
     """`canonical`, but keys stay where they are: what a model reads and imitates, in the order of whoever wrote it."""
     return _text(value, _encode_as_given)
 
 
-def _text(value: Any, encode: Callable[[Any], str]) -> str:
+def _text(value: object, encode: Callable[[object], str]) -> str:
     try:
         text = encode(value)
     except ValueError:
         text = encode(_finite(value))
-    return _storable(text)
+    return storable(text)
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """The text with unpaired surrogates, which no column can hold, replaced by U+FFFD."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
@@ -100,14 +102,14 @@ def calls_json(calls: Sequence[Call]) -> str:
         texts = [f'{{"arguments":{_encode(call.arguments)},"name":{_quoted(call.name)}}}' for call in calls]
     except (ValueError, TypeError):
         return canonical([call.record() for call in calls])
-    return _storable(f"[{','.join(texts)}]")
+    return storable(f"[{','.join(texts)}]")
 
 
 class _Record(msgspec.Struct, gc=False):
     """A stored call."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # msgspec reads this annotation
 
 
 _records_of = msgspec.json.Decoder(list[_Record]).decode
@@ -118,7 +120,11 @@ def read_calls(text: str) -> tuple[Call, ...]:
     try:
         return tuple([Call(record.name, record.arguments) for record in _records_of(text)])
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return tuple(Call.of(record) for record in json.loads(text))
+        return tuple(Call.of(record) for record in json.loads(text, parse_constant=_refuse_constant))
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
 
 
 class TooDeep(ValueError):
@@ -131,14 +137,14 @@ class TooLong(ValueError):
 
 def loads(text: str) -> Any:
     """`json.loads` in bounds: ValueError for what is not JSON, TooDeep and TooLong for what is too much."""
-    guard(text)
+    refuse_excess(text)
     try:
         return json.loads(text)
     except RecursionError:
         raise TooDeep(f"nested deeper than {MAX_DEPTH}") from None
 
 
-def guard(text: str) -> None:
+def refuse_excess(text: str) -> None:
     """Raise TooLong, or TooDeep when brackets outside strings nest deeper than MAX_DEPTH."""
     if len(text) > MAX_PAYLOAD:
         raise TooLong(f"longer than {MAX_PAYLOAD}")

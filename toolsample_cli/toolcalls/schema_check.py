@@ -160,6 +160,8 @@ def _is_small(schema: Json) -> bool:
 
 _SAME_ONE = ("not", "if", "then", "else")
 _SAME_MANY = ("anyOf", "oneOf", "allOf")
+_LEADING = frozenset(("$ref", *_SAME_MANY))
+_DEEPEST_TYPES, _WIDEST_TYPES = 4, 16  # 16 options on each of 4 levels is more than any tool has
 _EVERY_ITEM = ("items", "contains", "unevaluatedItems")
 _EVERY_VALUE = ("additionalProperties", "unevaluatedProperties")
 
@@ -252,6 +254,19 @@ def _at(schema: Json, reference: object) -> Json:
         else:
             return None
     return node
+
+
+def inlined(schema: Row, whole: Row, depth: int = 0) -> Row:
+    """The schema with references on the way to its types (`$ref`, anyOf, oneOf, allOf) replaced by their targets."""
+    if depth > _DEEPEST_TYPES or _LEADING.isdisjoint(schema):
+        return schema
+    target = _at(whole, schema["$ref"]) if "$ref" in schema else None
+    made = {**(inlined(target, whole, depth + 1) if isinstance(target, dict) else {}), **schema}
+    for key in _SAME_MANY:
+        if isinstance(made.get(key), list):
+            options = made[key][:_WIDEST_TYPES]
+            made[key] = [inlined(item, whole, depth + 1) if isinstance(item, dict) else item for item in options]
+    return made
 
 
 def _pattern(_: object, pattern: str, text: object, __: object) -> Iterator[ValidationError]:

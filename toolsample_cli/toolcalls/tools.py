@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from toolsample_cli.json_types import Row
 from toolsample_cli.toolcalls.call import Call, canonical
-from toolsample_cli.toolcalls.schema_check import UnusableSchema, schema_check
+from toolsample_cli.toolcalls.schema_check import UnusableSchema, inlined, schema_check
 
 MAX_CALLS = 100
 """More calls than that in one answer are not checked one by one but called invalid."""
@@ -62,10 +62,14 @@ class Toolbox:
         return None if fault is None else f"{fault.validator} at {fault.json_path}: {fault.message[:200]}"
 
     def parameter(self, tool: str, name: str) -> Row | None:
-        """The schema of one parameter, None when the tool or the parameter is unknown or unconstrained."""
-        properties = self._schemas.get(tool, {}).get("properties")
+        """The schema of one parameter, None when the tool or the parameter is unknown or unconstrained.
+
+        References in it are replaced by what they lead to, as far as types can tell.
+        """
+        whole = self._schemas.get(tool, {})
+        properties = whole.get("properties")
         schema = properties.get(name) if isinstance(properties, Mapping) else None
-        return schema if isinstance(schema, dict) else None
+        return inlined(schema, whole) if isinstance(schema, dict) else None
 
 
 def _is_tool(tool: object) -> bool:

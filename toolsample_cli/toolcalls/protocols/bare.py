@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
-from toolsample_cli.toolcalls.call import Call, TooDeep, TooLong, loads
-from toolsample_cli.toolcalls.protocols.base import Parsed, Strict, bounded, no_call, split_thought, with_calls
+from toolsample_cli.toolcalls.call import Call, loads
+from toolsample_cli.toolcalls.protocols.base import (
+    Parsed,
+    Protocol,
+    Strict,
+    bounded,
+    call_list,
+    no_call,
+    strictly,
+    thought_apart,
+    with_calls,
+)
 from toolsample_cli.toolcalls.protocols.lenient import read_payload
 
 
-def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
+def _parse(text: str, gold_kind: str = "calls", **_: object) -> Parsed:
     """Read one completion; `gold_kind` decides which form is right."""
     if not bounded(text):
         return Parsed("too_long", slip="too_long")
-    thought, body, closed = split_thought(text.strip())
+    thought, body, closed = thought_apart(text.strip())
     content, payload, fenced = _located(body)
     if payload is None:
         return no_call(body, gold_kind, thought, closed)
-    strict = _strict(payload)
+    strict = strictly(_strict, payload)
     meant = read_payload(payload, delimited=fenced) if strict.slip else None
     if content and strict.calls is None and not (meant and meant.calls):
         return no_call(body, gold_kind, thought, closed)
@@ -44,27 +53,11 @@ def _located(body: str) -> tuple[str, str | None, bool]:
 
 
 def _strict(payload: str) -> Strict:
-    try:
-        value = loads(payload)
-    except TooDeep:
-        return Strict(None, slip="too_deep")
-    except TooLong:
-        return Strict(None, slip="too_long")
-    except ValueError:
-        return Strict(None, slip="bad_json")
-    calls = []
-    for item in value if isinstance(value, list) else [value]:
-        if not isinstance(item, dict):
-            return Strict(None, slip="not_object")
-        if not isinstance(item.get("name"), str):
-            return Strict(None, slip="no_name")
-        if not isinstance(item.get("arguments"), dict):
-            return Strict(None, slip="no_arguments")
-        calls.append(Call(item["name"], item["arguments"]))
-    return Strict(calls, bool(calls), "" if calls else "empty")
+    value = loads(payload)
+    return call_list(value if isinstance(value, list) else [value])
 
 
-def render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
+def _render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
     """The answer as one object, or a list of several; text beside calls makes it a fenced block."""
     head = f"<think>\n{thought}\n</think>\n\n" if thought is not None else ""
     if not calls:
@@ -72,3 +65,6 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
     records = [call.record() for call in calls]
     body = json.dumps(records[0] if len(records) == 1 else records, ensure_ascii=False)
     return head + (f"{response}\n```json\n{body}\n```" if response is not None else body)
+
+
+PROTOCOL = Protocol("json", "bare or fenced JSON", False, _parse, _render)

@@ -1,4 +1,4 @@
-"""Reads what was meant as JSON: Python literals, single quotes, raw newlines, bad escapes, trailing commas.
+"""Reads what is nearly JSON: Python literals, single quotes, raw newlines, bad escapes, trailing commas.
 
 Runs only after the standard decoder has refused a text. One pass, bounded depth, nothing is evaluated. An
 apostrophe or an unescaped quote inside a string is kept: a quote closes only before a delimiter.
@@ -7,8 +7,8 @@ apostrophe or an unescaped quote inside a string is kept: a quote closes only be
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from toolsample_cli.json_types import Json, Row
 from toolsample_cli.toolcalls.call import MAX_DEPTH, TooDeep
 
 _SPACE = re.compile(r"[\s\ufeff\u200b]*")
@@ -27,19 +27,19 @@ _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _QUOTES = {'"': '"', "'": "'", "“": "”", "”": "”"}
 
 
-class Unreadable(ValueError):
-    """Not even meant as JSON; `cut` tells that the text simply ended too early."""
+class BeyondRepair(ValueError):
+    """Not even nearly JSON; `cut` says that the text simply ended too early."""
 
     def __init__(self, message: str, cut: bool = False) -> None:
         super().__init__(message)
         self.cut = cut
 
 
-def read(text: str, at: int = 0, delimited: bool = False) -> tuple[Any, int]:
+def read(text: str, at: int = 0, delimited: bool = False) -> tuple[Json, int]:
     """(value, position behind it) of the value that begins at `at`.
 
     `delimited`: the text ends where its author wanted it to, so missing closing brackets at its end are added.
-    Raises Unreadable or TooDeep.
+    Raises BeyondRepair or TooDeep.
     """
     reader = _Reader(text, at, delimited)
     value = reader.value(0)
@@ -50,16 +50,20 @@ class _Reader:
     def __init__(self, text: str, at: int, delimited: bool) -> None:
         self.text, self.at, self.delimited = text, at, delimited
 
+    def past_space(self, at: int) -> int:
+        found = _SPACE.match(self.text, at)
+        return found.end() if found else at
+
     def peek(self) -> str:
-        self.at = _SPACE.match(self.text, self.at).end()
+        self.at = self.past_space(self.at)
         return self.text[self.at : self.at + 1]
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> Json:
         if depth > MAX_DEPTH:
             raise TooDeep(f"nested deeper than {MAX_DEPTH}")
         first = self.peek()
         if not first:
-            raise Unreadable("ends where a value should begin", cut=True)
+            raise BeyondRepair("ends where a value should begin", cut=True)
         if first == "{":
             return self.object(depth)
         if first in "[(":
@@ -74,15 +78,15 @@ class _Reader:
         if word and word[0] in _CONSTANTS:
             self.at = word.end()
             return _CONSTANTS[word[0]]
-        raise Unreadable(f"no value at {self.text[self.at : self.at + 20]!r}")
+        raise BeyondRepair(f"no value at {self.text[self.at : self.at + 20]!r}")
 
-    def object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def object(self, depth: int) -> Row:
+        found: Row = {}
         self.at += 1
         while self.more("}"):
             key = self.key()
             if self.peek() not in (":", "="):
-                raise Unreadable(f"no colon after the key {key!r}", cut=self.at >= len(self.text))
+                raise BeyondRepair(f"no colon after the key {key!r}", cut=self.at >= len(self.text))
             self.at += 1
             found[key] = self.value(depth + 1)
         return found
@@ -92,13 +96,13 @@ class _Reader:
             return self.string()
         word = _WORD.match(self.text, self.at)
         if not word:
-            raise Unreadable(f"no key at {self.text[self.at : self.at + 20]!r}", cut=self.at >= len(self.text))
+            raise BeyondRepair(f"no key at {self.text[self.at : self.at + 20]!r}", cut=self.at >= len(self.text))
         self.at = word.end()
         return word[0]
 
-    def array(self, depth: int) -> list[Any]:
+    def array(self, depth: int) -> list[Json]:
         closer = _CLOSERS[self.text[self.at]]
-        found = []
+        found: list[Json] = []
         self.at += 1
         while self.more(closer):
             found.append(self.value(depth + 1))
@@ -115,7 +119,7 @@ class _Reader:
         if not following:
             if self.delimited:
                 return False
-            raise Unreadable("ends inside brackets", cut=True)
+            raise BeyondRepair("ends inside brackets", cut=True)
         return True
 
     def string(self) -> str:
@@ -139,11 +143,11 @@ class _Reader:
             else:
                 parts.append(mark)
                 self.at += 1
-        raise Unreadable("ends inside a string", cut=True)
+        raise BeyondRepair("ends inside a string", cut=True)
 
     def closes(self) -> bool:
         """Whether the quote here ends its string: only a delimiter or the end may follow."""
-        behind = _SPACE.match(self.text, self.at + 1).end()
+        behind = self.past_space(self.at + 1)
         return self.text[behind : behind + 1] in ("", ",", ":", "}", "]", ")", "=")
 
     def escape(self) -> str:

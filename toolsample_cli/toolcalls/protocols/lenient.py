@@ -1,7 +1,7 @@
-"""From text to the calls a model meant, whatever shape it gave them: the lenient reading shared by all protocols.
+"""From text to the calls that are clear in it, whatever their shape: the lenient reading shared by all protocols.
 
 Accepts nested `function`, `parameters` for `arguments`, arguments as JSON text, lists, code fences and what
-`relaxed` mends. Never raises.
+`json_repair` mends. Never raises.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from toolsample_cli.toolcalls.call import MAX_PAYLOAD, Call, TooDeep, TooLong, guard
+from toolsample_cli.json_types import Json, Row
+from toolsample_cli.toolcalls.call import MAX_PAYLOAD, Call, TooDeep, TooLong, refuse_excess
 from toolsample_cli.toolcalls.protocols import json_repair
 
 NAMES = ("name", "tool", "tool_name", "function_name", "api_name", "api", "recipient_name")
@@ -26,7 +26,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 @dataclass
-class Meant:
+class Reading:
     """Calls found, in order, and what was wrong: "" when nothing had to be mended, else a status."""
 
     calls: list[Call] = field(default_factory=list)
@@ -38,12 +38,12 @@ class Meant:
         self.slip = self.slip or slip
 
 
-def read_blocks(body: str, opener: str, closer: str) -> Meant:
+def read_blocks(body: str, opener: str, closer: str) -> Reading:
     """Every call in the blocks between `opener` and `closer`; a missing closer ends at the next opener or the end.
 
     Where a block is JSON, the JSON decides where it ends, so that tags inside strings do no harm.
     """
-    meant = Meant()
+    meant = Reading()
     at, close = body.find(opener), 0
     for _ in range(MAX_BLOCKS):
         if at < 0:
@@ -63,9 +63,9 @@ def read_blocks(body: str, opener: str, closer: str) -> Meant:
     return meant
 
 
-def _first_json(body: str, start: int) -> tuple[int, Any, int]:
+def _first_json(body: str, start: int) -> tuple[int, Json, int]:
     """(begin, value, end) of the object or list that stands at `start` behind white space; (start, None, start)."""
-    begin = _SPACES.match(body, start).end()
+    begin = skip(_SPACES, body, start)
     if body[begin : begin + 1] not in ("{", "["):
         return start, None, start
     try:
@@ -75,11 +75,22 @@ def _first_json(body: str, start: int) -> tuple[int, Any, int]:
     return begin, value, end
 
 
+def skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """The position behind what the pattern matches at `at`, which may be nothing."""
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def value_end(body: str, start: int) -> int:
+    """Where the JSON object or list ends that stands at `start` behind white space; `start` where there is none."""
+    return _first_json(body, start)[2]
+
+
 class _Repeated(Exception):
     """A key that stands twice in one object."""
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _pairs(pairs: list[tuple[str, Json]]) -> Row:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise _Repeated
@@ -116,31 +127,31 @@ def repeats_key(text: str, calls: Sequence[Call]) -> bool:
     return False
 
 
-def _keys(value: Any) -> int:
+def _keys(value: Json) -> int:
     if isinstance(value, dict):
         return len(value) + sum(map(_keys, value.values()))
     return sum(map(_keys, value)) if isinstance(value, list | tuple) else 0
 
 
-class Slip(ValueError):
+class Fault(ValueError):
     """A value that is not a call; the message is its status."""
 
 
 def read_payload(
-    payload: str, delimited: bool = True, meant: Meant | None = None, first: tuple[Any, int] | None = None
-) -> Meant:
+    payload: str, delimited: bool = True, meant: Reading | None = None, first: tuple[Json, int] | None = None
+) -> Reading:
     """Every call in a text that should hold nothing but calls, one after another, added to `meant`.
 
     `delimited`: something closed the payload, so a bracket missing at its end is a slip, not a cut.
     `first`: (value, end) of the JSON that the payload is known to begin with.
     """
-    meant = meant or Meant()
+    meant = meant or Reading()
     payload = _unfenced(payload, meant)
     if not payload:
         meant.note("empty")
         return meant
     try:
-        guard(payload)
+        refuse_excess(payload)
     except (TooDeep, TooLong) as error:
         meant.note("too_deep" if isinstance(error, TooDeep) else "too_long")
         return meant
@@ -153,22 +164,22 @@ def read_payload(
         except TooDeep:
             meant.note("too_deep")
             break
-        except Slip as slip:
-            meant.note(str(slip))
+        except Fault as fault:
+            meant.note(str(fault))
             break
         if not (at == before and calls == meant.calls[-len(calls) :]):
             meant.calls += calls  # `{..}{..}` without a separator is the same object written twice
         else:
             meant.note("repaired")
         before = end
-        at = _SEPARATORS.match(payload, end).end()
+        at = skip(_SEPARATORS, payload, end)
         if at < last and payload[at] not in "{[":
             meant.note("repaired" if meant.calls else "bad_json")
             at = _next_start(payload, at)
     return meant
 
 
-def _unfenced(payload: str, meant: Meant) -> str:
+def _unfenced(payload: str, meant: Reading) -> str:
     payload = payload.strip().strip("\ufeff\u200b")
     if payload.startswith("```"):
         meant.note("repaired")
@@ -184,7 +195,7 @@ def _next_start(payload: str, at: int) -> int:
     return min(starts) + 1 if starts else len(payload)
 
 
-def _value(payload: str, at: int, delimited: bool, meant: Meant) -> tuple[Any, int]:
+def _value(payload: str, at: int, delimited: bool, meant: Reading) -> tuple[Json, int]:
     try:
         return _decode(payload, at)
     except RecursionError:
@@ -192,25 +203,25 @@ def _value(payload: str, at: int, delimited: bool, meant: Meant) -> tuple[Any, i
     except ValueError:
         pass
     if len(payload) - at > meant.budget:
-        raise Slip("bad_json")
+        raise Fault("bad_json")
     try:
         value, end = json_repair.read(payload, at, delimited)
-    except json_repair.Unreadable as error:
+    except json_repair.BeyondRepair as error:
         meant.budget -= len(payload) - at
-        raise Slip("truncated" if error.cut and not delimited else "bad_json") from None
+        raise Fault("truncated" if error.cut and not delimited else "bad_json") from None
     meant.budget -= end - at
     meant.note("repaired")
     return value, end
 
 
-def calls_of(value: Any, meant: Meant, depth: int = 0) -> list[Call]:
-    """The calls a JSON value stands for; Slip when it stands for none."""
+def calls_of(value: Json, meant: Reading, depth: int = 0) -> list[Call]:
+    """The calls a JSON value stands for; Fault when it stands for none."""
     if depth > 3:
-        raise Slip("not_object")
+        raise Fault("not_object")
     if isinstance(value, list | tuple):
         return [call for item in value for call in calls_of(item, meant, depth + 1)]
     if not isinstance(value, dict):
-        raise Slip("not_object")
+        raise Fault("not_object")
     if isinstance(inner := value.get("tool_calls"), list):
         return calls_of(inner, meant, depth + 1)
     if isinstance(inner := value.get("function"), dict):
@@ -222,19 +233,19 @@ def calls_of(value: Any, meant: Meant, depth: int = 0) -> list[Call]:
         return [_bare(value)]
     key = next((key for key in ARGUMENTS if key in value), None)
     arguments = _object(value[key], meant) if key else {}
-    return [Call(value[name_key], arguments)]
+    return [Call(str(value[name_key]), arguments)]
 
 
-def _bare(value: dict[str, Any]) -> Call:
+def _bare(value: Row) -> Call:
     """{"tool": {arguments}}: an object whose single key is the tool's name."""
     if len(value) == 1:
         ((name, arguments),) = value.items()
         if isinstance(arguments, dict) and name not in ARGUMENTS and name not in NAMES:
             return Call(name, arguments)
-    raise Slip("no_name")
+    raise Fault("no_name")
 
 
-def _object(arguments: Any, meant: Meant) -> dict[str, Any]:
+def _object(arguments: Json, meant: Reading) -> Row:
     if isinstance(arguments, dict):
         return arguments
     if arguments is None:
@@ -246,4 +257,4 @@ def _object(arguments: Any, meant: Meant) -> dict[str, Any]:
         value, _ = _value(text, 0, True, meant)
         if isinstance(value, dict):
             return value
-    raise Slip("no_arguments")
+    raise Fault("no_arguments")

@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
+from toolsample_cli.json_types import Json, Row
 from toolsample_cli.toolcalls.call import Call, TooDeep, TooLong, loads
-from toolsample_cli.toolcalls.protocols.base import Parsed, Strict, bounded, no_call, with_calls
-from toolsample_cli.toolcalls.protocols.lenient import read_payload
+from toolsample_cli.toolcalls.protocols.base import (
+    Parsed,
+    Protocol,
+    Strict,
+    bounded,
+    no_call,
+    one_call,
+    some,
+    strictly,
+    with_calls,
+)
+from toolsample_cli.toolcalls.protocols.lenient import Fault, read_payload
 
 
-def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
+def _parse(text: str, gold_kind: str = "calls", **_: object) -> Parsed:
     """Read one completion; `gold_kind` decides which form is right."""
     if not bounded(text):
         return Parsed("too_long", slip="too_long")
@@ -37,36 +47,28 @@ def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
         return no_call(content or "", gold_kind, thought)
     if "content" in message and "tool_calls" not in message and "name" not in message:
         return no_call(content or "", gold_kind, thought)
-    strict = _strict(message.get("tool_calls"))
+    strict = strictly(_strict, message.get("tool_calls"))
     meant = read_payload(body, delimited=False) if strict.slip else None
     return with_calls(strict, meant, content or "", gold_kind, thought)
 
 
-def _strict(items: Any) -> Strict:
+def _strict(items: Json) -> Strict:
     if not isinstance(items, list):
-        return Strict(None, slip="not_list")
-    calls = []
-    for item in items:
-        function = item.get("function") if isinstance(item, dict) else None
-        if not isinstance(function, dict):
-            return Strict(None, slip="not_object")
-        if not isinstance(function.get("name"), str):
-            return Strict(None, slip="no_name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                arguments = loads(arguments)
-            except TooDeep:
-                return Strict(None, slip="too_deep")
-            except ValueError:
-                return Strict(None, slip="bad_json")
-        if not isinstance(arguments, dict):
-            return Strict(None, slip="no_arguments")
-        calls.append(Call(function["name"], arguments))
-    return Strict(calls, bool(calls), "" if calls else "empty")
+        raise Fault("not_list")
+    return some([_function(item) for item in items])
 
 
-def render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
+def _function(item: Json) -> Call:
+    function = item.get("function") if isinstance(item, dict) else None
+    if not isinstance(function, dict):
+        raise Fault("not_object")
+    arguments = function.get("arguments")
+    if isinstance(function.get("name"), str) and isinstance(arguments, str):
+        function = {**function, "arguments": loads(arguments)}
+    return one_call(function, "arguments")
+
+
+def _render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
     """The answer as an assistant message in JSON; a reply without calls is plain text."""
     if not calls:
         return response or ""
@@ -78,7 +80,10 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
         }
         for at, c in enumerate(calls)
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": response}
+    message: Row = {"role": "assistant", "content": response}
     if thought is not None:
         message["reasoning_content"] = thought
     return json.dumps({**message, "tool_calls": listed}, ensure_ascii=False)
+
+
+PROTOCOL = Protocol("openai", "an assistant message in OpenAI's JSON", True, _parse, _render)

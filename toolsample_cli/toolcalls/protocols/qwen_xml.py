@@ -1,4 +1,4 @@
-"""Qwen3-Coder: <tool_call>, <function=name>, one <parameter=key> a parameter, its value as plain text.
+"""Qwen3-Coder: <tool_call>, <function=name>, one <parameter=key> per parameter, its value as plain text.
 
 The text alone has no types: "03106" may be a postcode or a number. `types` gives the schema of a parameter; without
 it, what reads as JSON other than a string is taken as JSON.
@@ -10,38 +10,47 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
+from toolsample_cli.json_types import Json, Row
 from toolsample_cli.toolcalls.call import MAX_PAYLOAD, Call, loads
 from toolsample_cli.toolcalls.protocols import json_repair
-from toolsample_cli.toolcalls.protocols.base import Parsed, Strict, bounded, no_call, split_thought, with_calls
+from toolsample_cli.toolcalls.protocols.base import (
+    Parsed,
+    Protocol,
+    Strict,
+    bounded,
+    no_call,
+    thought_apart,
+    with_calls,
+)
 from toolsample_cli.toolcalls.protocols.hermes import untagged
-from toolsample_cli.toolcalls.protocols.lenient import MAX_BLOCKS, Meant, read_blocks
+from toolsample_cli.toolcalls.protocols.lenient import MAX_BLOCKS, Reading, read_blocks
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION = re.compile(r"<function=([^<>\n]{1,1000})>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]{1,1000})>")
-Types = Callable[[str, str], Mapping[str, Any] | None]
+_DEEPEST = 8
+Types = Callable[[str, str], Row | None]
 
 
-def parse(text: str, gold_kind: str = "calls", *, types: Types | None = None, **_: Any) -> Parsed:
+def _parse(text: str, gold_kind: str = "calls", *, types: Types | None = None, **_: object) -> Parsed:
     """Read one completion; `gold_kind` decides which form is right."""
     if not bounded(text):
         return Parsed("too_long", slip="too_long")
-    thought, body, closed = split_thought(text.strip())
+    thought, body, closed = thought_apart(text.strip())
     start = body.find(OPEN)
     first = _FUNCTION.search(body)
     if start < 0 and not first:
         parsed = no_call(body, gold_kind, thought, closed, CLOSE not in body and "</function>" not in body)
         return untagged(parsed, body) if body[:1] in ("{", "[", "`") else parsed
-    if start < 0 or (first and first.start() < start):
+    if first and (start < 0 or first.start() < start):
         start = first.start()
     if len(body) - start > MAX_PAYLOAD:
         return Parsed("too_long", slip="too_long")
     if not first:
         return with_calls(Strict(None, slip="not_xml"), read_blocks(body, OPEN, CLOSE), "", gold_kind, thought)
     strict = _functions(body[start:], types)
-    meant = Meant(list(strict.calls or ()), strict.slip)
+    meant = Reading(list(strict.calls or ()), strict.slip)
     if strict.slip:
         strict.calls = None
     return with_calls(strict, meant, body[:start].strip(), gold_kind, thought)
@@ -63,7 +72,7 @@ def _functions(body: str, types: Types | None) -> Strict:
         arguments, unclosed = _parameters(body[head.end() : end if end >= 0 else stop], head[1], types)
         slip = slip or ("repaired" if unclosed else "")
         calls.append(Call(head[1], arguments))
-    form = bool(calls) and not slip and _shape(body) == _shape(render(calls))
+    form = bool(calls) and not slip and _shape(body) == _shape(_render(calls))
     return Strict(calls, form, slip)
 
 
@@ -74,8 +83,8 @@ def _shape(text: str) -> str:
     return "".join(tags)
 
 
-def _parameters(body: str, tool: str, types: Types | None) -> tuple[dict[str, Any], bool]:
-    arguments: dict[str, Any] = {}
+def _parameters(body: str, tool: str, types: Types | None) -> tuple[Row, bool]:
+    arguments: Row = {}
     unclosed = False
     heads = list(_PARAMETER.finditer(body))
     for head, following in zip(heads, [*heads[1:], None], strict=False):
@@ -85,11 +94,11 @@ def _parameters(body: str, tool: str, types: Types | None) -> tuple[dict[str, An
         text = body[head.end() : end if end >= 0 else stop]
         text = text.removeprefix("\n").removesuffix("\n")
         name = head[1]
-        arguments[name] = typed(text, types(tool, name) if types else None)
+        arguments[name] = typed_value(text, types(tool, name) if types else None)
     return arguments, unclosed
 
 
-def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
+def typed_value(text: str, schema: Row | None) -> Json:
     """The value a parameter's text stands for under its schema."""
     kinds = _kinds(schema) if schema is not None else frozenset()
     if kinds == {"string"}:
@@ -105,7 +114,7 @@ def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
     return value
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> Json:
     if len(text) > 50_000 or text[:1] not in tuple("{[TFN"):
         return text
     try:
@@ -115,25 +124,40 @@ def _literal(text: str) -> Any:
     return value if end == len(text) else text
 
 
-def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+def _kinds(schema: Mapping[str, Json], depth: int = 0) -> frozenset[str]:
+    """The types that values of this schema may have; empty where it does not say."""
     kind = schema.get("type")
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
+    kinds = frozenset([kind] if isinstance(kind, str) else _strings(kind))
     for key in ("anyOf", "oneOf"):
-        for option in schema.get(key) or ():
-            kinds |= _kinds(option) if isinstance(option, Mapping) else set()
-    for value in schema.get("enum") or ():
-        kinds |= {_kind(value)} if not kind else set()
-    return frozenset(kinds)
+        kinds |= frozenset().union(*_each(schema.get(key), depth))
+    for named in _each(schema.get("allOf"), depth):
+        kinds = (kinds & named or named) if kinds and named else kinds | named
+    if not kinds and "const" in schema:
+        kinds = frozenset([_kind(schema["const"])])
+    options = schema.get("enum")
+    if not kinds and isinstance(options, list):
+        kinds = frozenset(map(_kind, options))
+    return kinds
 
 
-def _kind(value: Any) -> str:
+def _each(options: Json, depth: int) -> list[frozenset[str]]:
+    if not isinstance(options, list) or depth > _DEEPEST:
+        return []
+    return [_kinds(option, depth + 1) for option in options if isinstance(option, dict)]
+
+
+def _strings(names: Json) -> list[str]:
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _kind(value: Json) -> str:
     if isinstance(value, bool):
         return "boolean"
-    names = {int: "integer", float: "number", str: "string", list: "array", dict: "object", type(None): "null"}
-    return names[type(value)]
+    names: dict[type, str] = {int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
 
 
-def render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
+def _render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
     """The answer as Qwen3-Coder's template writes it, values that are not text as JSON."""
     parts = [f"<think>\n{thought}\n</think>\n"] if thought is not None else []
     if response is not None:
@@ -145,3 +169,6 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
             lines += [f"<parameter={key}>", text, "</parameter>"]
         parts.append("\n".join([*lines, "</function>", CLOSE]))
     return "\n".join(parts)
+
+
+PROTOCOL = Protocol("qwen_xml", "Qwen3-Coder: <function=...> tags", True, _parse, _render, typed=True)

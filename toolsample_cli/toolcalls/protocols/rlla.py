@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from toolsample_cli.toolcalls.call import Call, TooDeep, TooLong, guard, loads
-from toolsample_cli.toolcalls.protocols.base import Parsed, behind_thoughts, bounded
+from toolsample_cli.json_types import Row
+from toolsample_cli.toolcalls.call import Call, TooDeep, TooLong, loads, refuse_excess
+from toolsample_cli.toolcalls.protocols.base import Parsed, Protocol, behind_thoughts, bounded
 from toolsample_cli.toolcalls.protocols.hermes import untagged
-from toolsample_cli.toolcalls.protocols.lenient import read_blocks
+from toolsample_cli.toolcalls.protocols.lenient import read_blocks, skip
 
 QUIRKS = {
     "first_tag": "calls are read behind the first <tool_call>, even one mentioned while thinking",
@@ -30,8 +31,7 @@ MAX_TRIES = 1000
 """Objects and bad lines that are read in one block when they may span lines."""
 _TAGS = re.compile(r"<(?=/?(?:tool_call|response|think)>)")
 _SPACES = re.compile(r"\s*")
-_decoder = json.JSONDecoder()
-_decode, _scan = _decoder.raw_decode, _decoder.scan_once
+_decode = json.JSONDecoder().raw_decode
 _NEAT = re.compile(r"<think>([^<]*)</think>\n<tool_call>\n([^<]*)\n</tool_call>")
 """The form of a call where no tag stands in thought or block: what most answers are, and nothing in it is in doubt."""
 
@@ -40,14 +40,14 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A line of a block as it should be."""
 
     name: str
-    parameters: dict[str, Any]
+    parameters: Row
 
 
 _line_of = msgspec.json.Decoder(_Line).decode
 _HEAD, _TAIL = "</think>\n<tool_call>\n", "\n</tool_call>"
 
 
-def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = frozenset(), **_: Any) -> Parsed:
+def _parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = frozenset(), **_: object) -> Parsed:
     """Read one completion; `gold_kind` decides which form is right, `lifted` names quirks that do not apply."""
     if not bounded(text):
         return Parsed("too_long", slip="too_long")
@@ -57,11 +57,11 @@ def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = froze
         parsed = _read(payload.strip(), lifted)
         parsed.thought, parsed.format_ok = thought.strip(), gold_kind == "calls"
         if parsed.slip:
-            _mean(parsed, text, False)
+            _add_lenient(parsed, text, False)
         return parsed
     start = text.find(OPEN)
-    parsed = strict(text, start, lifted)
-    parsed.format_ok = form(text, gold_kind)
+    parsed = _strict(text, start, lifted)
+    parsed.format_ok = _form(text, gold_kind)
     end = text.find("</think>")
     if start >= 0 and end >= 0:
         parsed.thought = text[7 if text.startswith("<think>") else 0 : end].strip()
@@ -69,11 +69,11 @@ def parse(text: str, gold_kind: str = "calls", *, lifted: frozenset[str] = froze
         parsed.response = _between(text[max(end, 0) :], "<response>", "</response>")
     in_thought = 0 <= start < end or (start >= 0 and "<think>" in text[max(end, 0) : start])
     if parsed.slip or in_thought or start < 0 or text.find(OPEN, start + 1) >= 0:
-        _mean(parsed, text, in_thought)
+        _add_lenient(parsed, text, in_thought)
     return parsed
 
 
-def _mean(parsed: Parsed, text: str, in_thought: bool) -> None:
+def _add_lenient(parsed: Parsed, text: str, in_thought: bool) -> None:
     """Add the lenient reading: behind the thoughts, block by block."""
     parsed.thought, body, closed = behind_thoughts(text)
     parsed.response = _between(body, "<response>", "</response>")
@@ -93,7 +93,7 @@ def _mean(parsed: Parsed, text: str, in_thought: bool) -> None:
         parsed.status = meant.slip or "repaired"
 
 
-def form(text: str, gold_kind: str) -> bool:
+def _form(text: str, gold_kind: str) -> bool:
     """Whether the stripped reply as a whole has the form of the gold's kind (methods 3.3)."""
     if not text.startswith("<think>"):
         return False
@@ -127,7 +127,7 @@ def _response_at(text: str) -> int:
     return text.find("<response>")
 
 
-def strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
+def _strict(text: str, start: int, lifted: frozenset[str]) -> Parsed:
     """ToolRL's own reading of a stripped reply; `strict_calls` is None where ToolRL's reader fails.
 
     `start` is where the first opening tag stands. Quirks in `lifted` do not apply.
@@ -155,20 +155,20 @@ def _read(payload: str, lifted: frozenset[str]) -> Parsed:
     odd: list[int] = []
     slip = ""
     for value in _spanning(payload) if "one_line" in lifted else _lines(payload):
-        if value.__class__ is dict:
+        if isinstance(value, dict):
             name, arguments = value.get("name"), value.get("parameters")
-            if name.__class__ is str and arguments.__class__ is dict and len(value) == 2:
+            if isinstance(name, str) and isinstance(arguments, dict) and len(value) == 2:
                 calls.append(Call(name, arguments))
                 continue
-            found = _call(value, calls, broken, lifted)
+            fault = _call(value, calls, broken, lifted)
             if len(value) != 2:
                 odd.append(len(calls) - 1)
         else:
-            found = value
-        slip = slip or found
-        if found not in ("", "no_arguments", "odd_name") and "all_or_nothing" not in lifted:
-            found = found if payload else "empty"
-            return Parsed(found, slip=found)
+            fault = str(value)
+        slip = slip or fault
+        if fault not in ("", "no_arguments", "odd_name") and "all_or_nothing" not in lifted:
+            fault = fault if payload else "empty"
+            return Parsed(fault, slip=fault)
     taken = tuple(calls)
     return Parsed(slip or "ok", taken, False, None, None, taken, tuple(broken), slip, tuple(odd))
 
@@ -176,43 +176,43 @@ def _read(payload: str, lifted: frozenset[str]) -> Parsed:
 def _neat(payload: str) -> tuple[Call, ...] | None:
     """The calls of a block in which nothing is in doubt, as nearly all are; None for any other."""
     try:
-        guard(payload)
+        refuse_excess(payload)
         return tuple([Call(line.name, line.parameters) for line in map(_line_of, payload.split("\n"))])
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
-def _lines(payload: str) -> list[dict[str, Any] | str]:
+def _lines(payload: str) -> list[Row | str]:
     """Every line as the one JSON object that it should be, or as the name of its fault."""
     lines = payload.split("\n")
     try:
-        guard(payload)
+        refuse_excess(payload)
     except (TooDeep, TooLong):
         return [_line(line) for line in lines]
-    found: list[dict[str, Any] | str] = []
+    found: list[Row | str] = []
     for line in lines:
         try:
-            value, end = _scan(line, 0)
-        except (ValueError, StopIteration, RecursionError):
+            value, end = _decode(line)
+        except (ValueError, RecursionError):
             value, end = None, -1
-        found.append(value if end == len(line) and value.__class__ is dict else _line(line))
+        found.append(value if end == len(line) and isinstance(value, dict) else _line(line))
     return found
 
 
-def _line(line: str) -> dict[str, Any] | str:
+def _line(line: str) -> Row | str:
     value, fault = _guarded(loads, line)
     return fault or (value if isinstance(value, dict) else "not_object")
 
 
-def _spanning(payload: str) -> Iterator[dict[str, Any] | str]:
+def _spanning(payload: str) -> Iterator[Row | str]:
     """Objects one after another, each on as many lines as it likes, and the names of faults between them."""
-    fault = _guarded(guard, payload)[1]
+    fault = _guarded(refuse_excess, payload)[1]
     if fault:
         yield fault
         return
     at = 0
     for _ in range(MAX_TRIES):
-        at = _SPACES.match(payload, at).end()
+        at = skip(_SPACES, payload, at)
         if at >= len(payload):
             return
         pair, fault = _guarded(_decode, payload, at)
@@ -225,7 +225,7 @@ def _spanning(payload: str) -> Iterator[dict[str, Any] | str]:
         yield value if isinstance(value, dict) else "not_object"
 
 
-def _guarded(function: Callable, *arguments: Any) -> tuple[Any, str]:
+def _guarded(function: Callable[..., Any], *arguments: object) -> tuple[Any, str]:
     try:
         return function(*arguments), ""
     except (TooDeep, RecursionError):
@@ -236,7 +236,7 @@ def _guarded(function: Callable, *arguments: Any) -> tuple[Any, str]:
         return None, "bad_json"
 
 
-def _call(value: dict[str, Any], calls: list[Call], broken: list[int], lifted: frozenset[str]) -> str:
+def _call(value: Row, calls: list[Call], broken: list[int], lifted: frozenset[str]) -> str:
     """Read one call into `calls`; "" or what is wrong with it."""
     name, arguments = value.get("name"), value.get("parameters")
     if arguments is None and "parameters_only" in lifted:
@@ -263,7 +263,7 @@ def _between(text: str, opening: str, closing: str) -> str | None:
     return text[start : end if end >= 0 else len(text)].strip()
 
 
-def render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
+def _render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
     """The answer as ToolRL's format demands it; a thought is always present."""
     parts = [f"<think> {thought} </think>" if thought else "<think> </think>"]
     if calls:
@@ -273,5 +273,8 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
     return "\n".join(parts)
 
 
-def _written(record: dict[str, Any]) -> str:
+def _written(record: Row) -> str:
     return _TAGS.sub(r"\\u003c", json.dumps(record, ensure_ascii=False))  # a tag in a string would end the block
+
+
+PROTOCOL = Protocol("rlla", "ToolRL's tags, one JSON object per line under `parameters`", False, _parse, _render)

@@ -8,17 +8,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from toolsample_cli.toolcalls.call import Call, TooDeep, TooLong, loads
-from toolsample_cli.toolcalls.protocols.base import Parsed, Strict, behind_thoughts, bounded, no_call, with_calls
+from toolsample_cli.toolcalls.call import Call, loads
+from toolsample_cli.toolcalls.protocols.base import (
+    Parsed,
+    Protocol,
+    Strict,
+    behind_thoughts,
+    bounded,
+    call_list,
+    no_call,
+    strictly,
+    with_calls,
+)
 from toolsample_cli.toolcalls.protocols.hermes import CLOSE, OPEN, untagged
-from toolsample_cli.toolcalls.protocols.lenient import read_blocks
+from toolsample_cli.toolcalls.protocols.lenient import Fault, read_blocks
 
 _TAGS = re.compile(r"<(?=/?(?:tool_call|think)>)")
 
 
-def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
+def _parse(text: str, gold_kind: str = "calls", **_: object) -> Parsed:
     """Read one completion; `gold_kind` decides which form is right."""
     if not bounded(text):
         return Parsed("too_long", slip="too_long")
@@ -28,7 +37,7 @@ def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
         parsed = no_call(body, gold_kind, thought, closed, CLOSE not in body and thought is not None)
         return untagged(parsed, body) if body[:1] in ("{", "[", "`") else parsed
     last = body.rfind(OPEN)
-    strict = _list(body, last + len(OPEN))
+    strict = strictly(_list, body, last + len(OPEN))
     strict.form = strict.form and thought is not None and last == start
     meant = read_blocks(body, OPEN, CLOSE) if strict.slip else None
     return with_calls(strict, meant, body[:start].strip(), gold_kind, thought)
@@ -37,31 +46,13 @@ def parse(text: str, gold_kind: str = "calls", **_: Any) -> Parsed:
 def _list(body: str, start: int) -> Strict:
     end = body.find(CLOSE, start)
     if end < 0:
-        return Strict(None, slip="truncated")
-    try:
-        value = loads(body[start:end])
-    except TooDeep:
-        return Strict(None, slip="too_deep")
-    except TooLong:
-        return Strict(None, slip="too_long")
-    except ValueError:
-        return Strict(None, slip="bad_json" if body[start:end].strip() else "empty")
-    if not isinstance(value, list):
-        return Strict(None, slip="not_list")
-    calls = []
-    for item in value:
-        if not isinstance(item, dict):
-            return Strict(None, slip="not_object")
-        name, arguments = item.get("name"), item.get("arguments")
-        if not isinstance(name, str):
-            return Strict(None, slip="no_name")
-        if not isinstance(arguments, dict):
-            return Strict(None, slip="no_arguments")
-        calls.append(Call(name, arguments))
-    return Strict(calls, end + len(CLOSE) == len(body) and bool(calls), "" if calls else "empty")
+        raise Fault("truncated")
+    if not body[start:end].strip():
+        raise Fault("empty")
+    return call_list(loads(body[start:end]), end + len(CLOSE) == len(body))
 
 
-def render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
+def _render(calls: Sequence[Call], response: str | None = None, thought: str | None = None) -> str:
     """The answer as Tool-N1's prompt demands it; a thought is always present."""
     parts = [f"<think>{thought or ''}</think>"]
     if response is not None:
@@ -70,3 +61,6 @@ def render(calls: Sequence[Call], response: str | None = None, thought: str | No
         listed = json.dumps([call.record() for call in calls], ensure_ascii=False)
         parts.append("\n".join([OPEN, _TAGS.sub(r"\\u003c", listed), CLOSE]))  # a tag in a string would end the block
     return "\n".join(parts)
+
+
+PROTOCOL = Protocol("tool_n1", "Tool-N1: a JSON list in one <tool_call> block", False, _parse, _render)
