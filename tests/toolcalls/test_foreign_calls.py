@@ -111,17 +111,12 @@ def test_no_call_in_any_syntax_is_an_abstention(protocol: str) -> None:
     head = "<think> t </think>\n" if protocol in ("rlla", "tool_n1") else ""
     wrong = []
     for name, text in CALLS.items():
-        if (name, protocol) == ("Hermes", "rlla"):
-            continue  # ToolRL's own tag, which its reader takes for a call: form is all that counts (Q4)
+        own_tag = protocol == "rlla" and "<tool_call>" in text  # form is all that ToolRL pays by (Q4)
         for form in (text, f"Well.\n\n{text}", f"{text}\n"):
             whole = f"{head}<response> {form} </response>" if protocol == "rlla" else head + form
             scored = abstention(whole, protocol)
-            if (
-                scored.exact
-                or scored.reward
-                or scored.parse_status == "no_call"
-                or scored.extra["rewards"]["irrelevance"]
-            ):
+            paid = 0.0 if own_tag else scored.reward + scored.extra["rewards"]["irrelevance"]
+            if scored.exact or paid or scored.parse_status == "no_call":
                 wrong.append((name, form, scored))
     assert not wrong
 

@@ -240,7 +240,7 @@ class Scorer:
         name: float | None = None
         key: float | None = None
         value: float | None = None
-        reward, right = well_formed, parsed.format_ok and not parsed.calls
+        reward, right = well_formed, parsed.format_ok and parsed.status == "no_call" and not parsed.calls
         if self.gold.calls:
             name, key, value = part.name, part.key, part.value
             reward += 6.0 * part.total / self._most - 3.0
