@@ -88,9 +88,9 @@ def score_label(text: str | None, label: str, finish_reason: str | None = None, 
     """
     scorer = _scorer(label, tuple(sorted(settings.items())))
     scored = scorer.score(text or "", finish_reason)
-    low, high = scorer.bounds
+    low, high = scorer.limits.reward_min, scorer.limits.reward_max
     reward = low if scored.reward is None else scored.reward
-    shares = {name: _share(getattr(scored, name), getattr(scored, f"{name}_max")) for name in _COMPONENTS}
+    shares = {name: _share(getattr(scored, name), getattr(scored.limits, f"{name}_max")) for name in _COMPONENTS}
     return {
         "score": float(reward),
         "acc": float(bool(scored.exact)),
