@@ -84,7 +84,7 @@ def test_response_only_gold(text: str, total: float) -> None:
     """Where the gold only responds, nothing but the form counts (quirks Q3, Q4)."""
     scored = score_text(text, Gold((), "response"), "rlla", PLAIN)
     assert (scored.reward, scored.reward_min, scored.reward_max) == (total, 0.0, 1.0)
-    assert (scored.name, scored.key_max) == (None, None)
+    assert (scored.name, scored.limits.key_max) == (None, None)
     assert scored.exact is (total == 1.0)
 
 
