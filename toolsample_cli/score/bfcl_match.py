@@ -147,7 +147,8 @@ def _type_right(value: Any, accepted: Sequence[Any], expected: type, item: type 
     if type(value) is expected:
         if item is None:
             return True, is_variable
-        fits = (not isinstance(option, list) or all(_item_right(i, option, item) for i in value) for option in accepted)
+        items = value if isinstance(value, list) else []
+        fits = (not isinstance(option, list) or all(_item_right(i, option, item) for i in items) for option in accepted)
         return any(fits), is_variable  # an option that is no list lets any content pass
     return answer_type is not None and type(value) is answer_type, True
 

@@ -31,6 +31,7 @@ class Toolbox:
             tool["name"]: tool.get("parameters") or {"type": "object"} for tool in self.tools
         }
         self._checks = {name: schema_check(canonical(schema)) for name, schema in self._schemas.items()}
+        self._fast = {name: check.fast for name, check in self._checks.items() if check.fast is not None}
         self.names = frozenset(self._schemas)
 
     @classmethod
@@ -44,10 +45,15 @@ class Toolbox:
             return None
         if len(calls) > MAX_CALLS:
             return False
+        checks, fast = self._checks, self._fast
         for call in calls:
-            check = self._checks.get(call.name)
-            if check is None or not check.fits(call.arguments):
-                return False
+            try:
+                if not fast[call.name](call.arguments):
+                    return False
+            except (KeyError, ValueError):  # no such tool, no quick check, or text that it does not take
+                check = checks.get(call.name)
+                if check is None or not check.fits(call.arguments):
+                    return False
         return True
 
     def problem(self, call: Call) -> str | None:
