@@ -7,8 +7,8 @@ inside quotes, a suffix that the type does not need. What cannot be read stays t
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from toolsample_cli.json_types import Json
 from toolsample_cli.toolcalls.protocols import json_repair
 
 JAVA: dict[str, type] = {
@@ -26,7 +26,7 @@ _LIST = re.compile(r"(?:asList|List\.of|new\s+Array)\s*\(|new\s+[\w<>]{1,100}\s*
 _ADD, _PUT = re.compile(r"\badd\s*\("), re.compile(r"\bput\s*\(")
 
 
-def value_of(text: str, language: str, expected: type) -> Any:
+def value_of(text: str, language: str, expected: type) -> Json:
     """The value that a piece of source stands for, given the type it should have; the text itself when unclear."""
     text = text.strip() if expected is not str else text
     if expected is int and _INTEGER.fullmatch(text):
@@ -44,7 +44,7 @@ def value_of(text: str, language: str, expected: type) -> Any:
     return text
 
 
-def _script(text: str, expected: type) -> Any:
+def _script(text: str, expected: type) -> Json:
     if expected is str and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         return text[1:-1]
     if expected not in (list, dict) or len(text) > 20_000:
@@ -58,7 +58,7 @@ def _script(text: str, expected: type) -> Any:
     return value if end == len(text) and isinstance(value, expected) else text
 
 
-def _java_list(text: str) -> Any:
+def _java_list(text: str) -> Json:
     if found := _LIST.search(text):
         return [_free(item) for item in _split(text, found.end())[0]]
     added = [_split(text, found.end())[0] for found in _ADD.finditer(text)]
@@ -67,7 +67,7 @@ def _java_list(text: str) -> Any:
     return [] if re.match(r"new\s+\w+(?:<[^()]*>)?\s*\(\s*\)", text) else text
 
 
-def _java_map(text: str) -> Any:
+def _java_map(text: str) -> Json:
     puts = [_split(text, found.end())[0] for found in _PUT.finditer(text)]
     if puts:
         return {str(_free(items[0])): _free(items[1]) for items in puts if len(items) == 2}
@@ -98,7 +98,7 @@ def _split(text: str, at: int) -> tuple[list[str], int]:
     return [*parts, *([last] if last else [])], at
 
 
-def _free(text: str) -> Any:
+def _free(text: str) -> Json:
     """A value without a known type."""
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         return text[1:-1]

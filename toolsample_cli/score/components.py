@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from toolsample_cli.json_types import Json
 from toolsample_cli.toolcalls.call import Call
 
-Equal = Callable[[Any, Any], bool]
+Equal = Callable[[Json, Json], bool]
 
 
 class Components(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any
 
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError
+from toolsample_cli.json_types import Json
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class ValueRule:
     quotes: str = "exact"  # `together`: ' equals "
     lists: str = "ordered"  # `sets`: order does not matter
 
-    def equal(self, wanted: Any, found: Any) -> bool:
+    def equal(self, wanted: Json, found: Json) -> bool:
         """Whether the two values are the same under this rule."""
         return _same(self.normal(wanted), self.normal(found), self.tolerance)
 
-    def normal(self, value: Any) -> Any:
+    def normal(self, value: Json) -> Json:
         """A form that is equal (up to the tolerance) for equal values."""
         if isinstance(value, bool):
             return int(value) if self.bools == "numbers" else ("bool", value)
@@ -52,7 +53,7 @@ class ValueRule:
             return sorted(items, key=repr) if self.lists == "sets" else items
         return value
 
-    def _text(self, text: str) -> Any:
+    def _text(self, text: str) -> Json:
         if self.unicode == "nfkc":
             text = unicodedata.normalize("NFKC", text)
         if self.case == "ignore":
@@ -72,7 +73,7 @@ class ValueRule:
         return text
 
 
-def _same(wanted: Any, found: Any, tolerance: float) -> bool:
+def _same(wanted: Json, found: Json, tolerance: float) -> bool:
     if isinstance(wanted, dict) and isinstance(found, dict):
         return wanted.keys() == found.keys() and all(_same(item, found[key], tolerance) for key, item in wanted.items())
     if isinstance(wanted, list) and isinstance(found, list):
@@ -132,7 +133,7 @@ def _setting(text: str, key: str, value: str) -> Any:
     return value
 
 
-def equality(text: str) -> Callable[[Any, Any], bool]:
+def equality(text: str) -> Callable[[Json, Json], bool]:
     """The comparison a `values` setting stands for."""
     rule = value_rule(text)
     return operator.eq if rule == RULES["toolrl"] else rule.equal
