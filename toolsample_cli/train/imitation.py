@@ -22,7 +22,7 @@ from toolsample_cli.score.right_answers import right
 from toolsample_cli.shards.reading import Folder
 from toolsample_cli.toolcalls.call import Call
 from toolsample_cli.toolcalls.protocols import PROTOCOLS
-from toolsample_cli.toolcalls.protocols.base import split_thought
+from toolsample_cli.toolcalls.protocols.base import thought_apart
 from toolsample_cli.train.data import TrainSet
 from toolsample_cli.train.gather import Gathered, Lists, check_ids, gather_rollouts
 
@@ -107,7 +107,7 @@ def pick(judged: pl.DataFrame, per_task: int) -> tuple[pl.DataFrame, dict[str, i
     good = judged.with_row_index("at").filter(right())
     shown = good.filter(pl.col("shots") == 0)
     once = shown.sort("at").unique(["task_id", "round", "text"], keep="first", maintain_order=True)
-    thought = [bool(split_thought(text.strip())[0]) for text in once["text"]]
+    thought = [bool(thought_apart(text.strip())[0]) for text in once["text"]]
     ranked = once.with_columns(thought=pl.Series(thought, dtype=pl.Boolean))
     ranked = ranked.sort("thought", "tokens", "at", descending=[True, False, False])
     best = ranked.group_by("task_id", maintain_order=True).head(per_task).sort("at")
