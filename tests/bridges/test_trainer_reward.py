@@ -95,6 +95,21 @@ print([name for name in ("torch", "transformers", "polars", "numpy", "rich", "ty
     assert done.stdout.strip() == "[]"
 
 
+def test_three_packages_are_enough():
+    """A trainer's environment needs jsonschema, jsonschema-rs and msgspec of ours, and nothing else that we need."""
+    ours = ("httpx", "numpy", "polars", "rank_bm25", "rich", "safetensors", "torch", "transformers", "typer", "xxhash")
+    code = f"""
+import sys
+for name in {ours!r}:
+    sys.modules[name] = None
+import runpy
+module = runpy.run_path({str(FILE)!r})
+print(module["compute_score"]("", "x", {Label.of(world_task(0)).text!r})["score"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "-3.0"
+
+
 def test_settings_are_those_of_score():
     """A known setting changes the number, an unknown one is refused, verl's own keywords are not settings."""
     task = world_task(0)
