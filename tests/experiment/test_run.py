@@ -277,6 +277,18 @@ def test_a_dead_round_is_passed_over(start: Path, tmp_path: Path, monkeypatch: p
     assert rounds[2]["policy"] == str(start / "tiny")
 
 
+def test_training_gets_the_plain_prompts_that_the_batch_asks_for(start: Path, tmp_path: Path, monkeypatch):
+    """With update_on = plain the corpus goes to train, which renders them; otherwise nothing does."""
+    given: list[Path | None] = []
+    monkeypatch.setattr(stage.train_stage, "run", lambda *_, tasks, **__: given.append(tasks))
+    plan = planned(start, rounds=1, heldout="")[0]
+    for name in ("shown", "plain"):
+        asked = dataclasses.replace(plan.configs["curriculum"], update_on=name)
+        chosen = dataclasses.replace(plan, configs={**plan.configs, "curriculum": asked})
+        stage.run([chosen], tmp_path / name, Options())
+    assert given == [None, start / "corpus"]
+
+
 def test_dry_run_writes_nothing(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     """--dry-run prints the plan in a few lines, or all settings as JSON."""
     command = ["run", str(start / "recipe.toml"), "-o", str(tmp_path / "x"), "--dry-run"]

@@ -184,6 +184,7 @@ class Runner:
             out=here / "checkpoint",
             config=configs["train"],
             options=options,
+            tasks=self.corpus if configs["curriculum"].update_on == "plain" else None,
             tracked=TrackedRun(self.folder, self.folder.resolve().name if not self.plan.folder else self.plan.folder),
         )
         self._clock.lap("train")
