@@ -46,7 +46,7 @@ class Curriculum:
         self.round += 1
         columns = {"task_id": task_ids, "text": texts, "finish_reason": reasons, "round": self.round}
         scores = ts.scores(self.tasks, pl.DataFrame(columns))
-        self.groups = ts.groups(scores, self.groups, method=self.method, activation_batches=0)
+        self.groups = ts.groups(scores, self.groups, method=self.method)
 
 
 class LearningReward(TrlReward):
