@@ -109,15 +109,16 @@ def _parameters_of(tool: dict[str, Any]) -> dict[str, Any]:
         inner = given.get("json") if "toolSpec" in tool and isinstance(given, dict) else None  # Bedrock
         return read_parameters(inner or given, tool.get("required"))
     if "required_parameters" in tool or "optional_parameters" in tool:  # ToolBench
-        must, may = (_from_list(tool.get(f"{kind}_parameters") or []) for kind in ("required", "optional"))
-        return read_parameters({**must, **may}, list(must))
+        listed, may = (_from_list(tool.get(f"{kind}_parameters") or []) for kind in ("required", "optional"))
+        return read_parameters({**listed, **may}, list(listed))
     if isinstance(tool.get("parameter_definitions"), dict):  # Cohere: optional unless it says otherwise
         defined = tool["parameter_definitions"]
         must = [key for key, item in defined.items() if isinstance(item, dict) and item.get("required") is True]
         return read_parameters(defined, must)
     if isinstance(tool.get("inputs"), dict):  # smolagents: nullable ones may be left out
-        may = [key for key, item in tool["inputs"].items() if isinstance(item, dict) and item.get("nullable") is True]
-        return read_parameters(tool["inputs"], [key for key in tool["inputs"] if key not in may])
+        inputs = tool["inputs"]
+        may_be_null = {key for key, item in inputs.items() if isinstance(item, dict) and item.get("nullable") is True}
+        return read_parameters(inputs, [key for key in inputs if key not in may_be_null])
     if isinstance(tool.get("properties"), dict | list):  # the schema itself, with a name
         return read_parameters({"type": "object", "properties": tool["properties"]}, tool.get("required"))
     for key, item in tool.items():
@@ -393,7 +394,7 @@ def _repaired_text(text: str) -> str:
     return json.dumps(_OBJECT)
 
 
-def _deepest(error: ValidationError) -> ValidationError:
+def _deepest(error: SchemaError | ValidationError) -> SchemaError | ValidationError:
     while error.context:
         error = max(error.context, key=lambda inner: len(inner.absolute_path))
     return error
