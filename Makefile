@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow lint format policy docs bench clean
+.PHONY: help install demo test test-slow lint format policy docs bench clean campaign
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ policy: $(STAMP)  ## rebuild the two fixture policies (long; see fixtures/README
 
 docs: $(STAMP)  ## write the reference pages under docs/ from the code
 	@$(BIN)/python docs/generate.py
+
+campaign: $(STAMP)  ## kill every stage, flip bits, fill disks, race processes (an hour)
+	@$(BIN)/python tests/trust/campaign.py
 
 bench: $(STAMP)  ## one JSON line per benchmark
 	@for script in benchmarks/[a-z]*.py; do case $$script in *gpu_*) ;; *) $(BIN)/python $$script --json || exit 1;; esac; done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,14 @@ def test_fingerprints_tell_tokenizer_and_template_apart(folder, tmp_path):
     one, two = Chat.load(folder).fingerprint, Chat.load(tmp_path / "other").fingerprint
     assert one == Chat.load(folder).fingerprint
     assert one["tokenizer"] == two["tokenizer"] and one["template"] != two["template"]
+
+
+def test_a_template_that_loops_ends_in_one_line(chat, monkeypatch):
+    """In the time it has, wherever in it the loop is."""
+    monkeypatch.setattr("toolsample_cli.models.chat.TEMPLATE_SECONDS", 0.3)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a * b %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(chat.tokenizer, "chat_template", loop)
+    began = time.monotonic()
+    with pytest.raises(DataError, match=r"chat template does not end within 0.3 s"):
+        chat.prompt_text(task_row(0))
+    assert time.monotonic() - began < 5

@@ -65,6 +65,9 @@ Diff = Annotated[bool, typer.Option("--diff", help="Compare two scorings, OLD NE
 Validate = Annotated[
     bool, typer.Option("--validate", help="Check every row; exit 3 if any fails.", rich_help_panel=LOOK)
 ]
+Lineage = Annotated[
+    bool, typer.Option("--lineage", help="Tell what made it; exit 3 if a link is broken.", rich_help_panel=LOOK)
+]
 Paths = Annotated[
     MaybePaths, typer.Argument(help="Shards, a round or a run; more folders of shards are used for joins.")
 ]
@@ -77,6 +80,7 @@ def inspect(
     full: Full = False,
     diff: Diff = False,
     validate: Validate = False,
+    lineage: Lineage = False,
     ask: Ask = None,
     where: Where = None,
     sort: Sort = None,
@@ -100,13 +104,15 @@ def inspect(
     if not paths:
         raise ConfigError("inspect what?", hint="toolsample inspect FOLDER, or --ask list")
     asking = any((ask, where, sort, desc, columns, by, limit, as_ids, as_csv))
-    if sum((index is not None, row_id is not None, validate, diff, asking)) > 1:
-        raise ConfigError("-i, --id, --validate, --diff and questions exclude each other")
+    if sum((index is not None, row_id is not None, validate, diff, lineage, asking)) > 1:
+        raise ConfigError("-i, --id, --validate, --diff, --lineage and questions exclude each other")
     if asking:
         asked = Asked(ask, where, sort, desc, columns, by, limit)
         _answer(paths, asked, "ids" if as_ids else "csv" if as_csv else "json" if as_json else "table")
     elif diff:
         _diff(paths, as_json)
+    elif lineage:
+        _lineage(paths, as_json)
     elif validate:
         _validate(paths, as_json)
     elif index is not None or row_id is not None:
@@ -204,14 +210,30 @@ def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool
 
 
 def _validate(paths: list[Path], as_json: bool) -> None:
-    from toolsample_cli.inspection.validation import faults
+    from toolsample_cli.inspection.places import look
+    from toolsample_cli.inspection.validation import faults, run_faults
 
-    found = [fault for path in paths for fault in faults(_place(path))]
+    found = []
+    for path in paths:
+        place = look(path)
+        found += faults(place) if place is not None else run_faults(path)
     if as_json:
         _say({"valid": not found, "faults": found})
     else:
         print(printable("\n".join(found)) if found else "valid")
     raise typer.Exit(3 if found else 0)
+
+
+def _lineage(paths: list[Path], as_json: bool) -> None:
+    from toolsample_cli.inspection.lineage import trace
+
+    links = [trace(path) for path in paths]
+    broken = [link for one in links for link in one.broken()]
+    if as_json:
+        _say([link.record() for link in links])
+    else:
+        print(printable("\n".join(line for link in links for line in link.lines())))
+    raise typer.Exit(3 if broken else 0)
 
 
 def _diff(paths: list[Path], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from toolsample_cli.json_types import Row
 from toolsample_cli.models.digests import check_model, model_digest
 from toolsample_cli.rollout.types import LOCAL, check_start
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.lineage import refuse_changes
+from toolsample_cli.shards.made_from import refuse_changes
 from toolsample_cli.shards.reading import open_folder, refuse_nested
 from toolsample_cli.shards.sealed import read_sealed, write_sealed
 from toolsample_cli.train import adapter

@@ -17,7 +17,7 @@ from toolsample_cli.errors import ConfigError
 from toolsample_cli.inspection.places import Place
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.lineage import lineage
+from toolsample_cli.shards.made_from import lineage
 from toolsample_cli.shards.reading import read_footer, read_frame
 
 SHOWN = 20

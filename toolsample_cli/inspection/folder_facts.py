@@ -107,6 +107,8 @@ class Facts:
 
 def facts(place: Place) -> Facts:
     """All that can be said of a folder of shards without joining others."""
+    for file in place.files:
+        place.verify(file)
     footer = read_footer(place.files[0]) if place.files else {}
     source = place.manifests[0] if place.manifests else None
     return Facts(

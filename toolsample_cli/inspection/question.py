@@ -163,7 +163,7 @@ def _rows(place: Place, chosen: pl.Series, columns: list[str]) -> pl.DataFrame:
         count = rows_of(file)
         here = chosen.filter((chosen >= start) & (chosen < start + count))
         if len(here) or not parts:
-            frame = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(columns)
+            frame = place.scan(file).select(columns)
             numbered = frame.with_row_index(ROW, offset=start).filter(pl.col(ROW).is_in(here.implode()))
             parts.append(numbered.collect(engine="streaming"))
         start += count

@@ -9,10 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from toolsample_cli.errors import DataError
-from toolsample_cli.inspection.places import Place
+from toolsample_cli.inspection.places import Place, look
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.folder_sums import verify_folder
 from toolsample_cli.shards.manifest import Entry
 from toolsample_cli.shards.reading import read_frame
+from toolsample_cli.shards.sealed import read_sealed
 
 MOST = 20
 """Faults that are listed of one shard."""
@@ -114,3 +116,21 @@ def _where(kind: schema.Kind, data: pl.DataFrame, file: Path, bad: pl.Expr, what
 
 def _row(kind: schema.Kind, data: pl.DataFrame, file: Path, row: int) -> str:
     return f"{file} row {row + 1} ({kind.key[0]} {data[kind.key[0]][row]})"
+
+
+def run_faults(root: Path) -> Iterator[str]:
+    """Every fault below a run folder: shards, checkpoints, states, and what `run` writes about itself."""
+    for folder in sorted(path for path in [root, *root.rglob("*")] if path.is_dir()):
+        if folder.name.endswith(".tmp") or folder.name == "trainer" or any(p.startswith(".") for p in folder.parts[1:]):
+            continue
+        try:
+            verify_folder(folder)
+            for name in ("state.json", "round.json", "plan.json"):
+                if (folder / name).is_file():
+                    read_sealed(folder / name, hint="rerun the stage that wrote it")
+            place = look(folder)
+        except DataError as error:
+            yield str(error)
+            continue
+        if place is not None and place.kind is not None:
+            yield from faults(place)

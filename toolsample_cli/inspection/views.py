@@ -92,6 +92,7 @@ class View:
 def scan(place: Place) -> pl.LazyFrame:
     """All rows of a place; DataError names a torn file."""
     for file in place.files:
+        place.verify(file)
         rows_of(file)
     return pl.scan_parquet(list(place.files), glob=False, hive_partitioning=False)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.json_types import Row
+from toolsample_cli.models.deadline import TooLong, at_most
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,6 +31,8 @@ SELF_EXAMPLES = (
 """Prompt addition for self-exemplifying thinking."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
+TEMPLATE_SECONDS = 10.0
+"""Time that rendering one prompt may take; a template is a program that the model brings along."""
 _PROBE = "zqxprobe"
 
 
@@ -178,11 +181,17 @@ class Chat:
 
         functions: list[Row | Callable[..., object]] = [{"type": "function", "function": tool} for tool in tools]
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, tools=functions or None, add_generation_prompt=generation, tokenize=False
+            with at_most(TEMPLATE_SECONDS):
+                return str(
+                    self.tokenizer.apply_chat_template(
+                        messages, tools=functions or None, add_generation_prompt=generation, tokenize=False
+                    )
                 )
-            )
+        except TooLong:
+            raise DataError(
+                f"{where}: the model's chat template does not end within {TEMPLATE_SECONDS:g} s",
+                hint="mend the template in the model's folder",
+            ) from None
         except (TemplateError, UndefinedError, TypeError) as error:
             raise DataError(f"{where}: the model's chat template refuses these messages: {error}") from error
 

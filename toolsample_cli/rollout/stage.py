@@ -19,6 +19,7 @@ from toolsample_cli.rollout.shard_maker import make_shards
 from toolsample_cli.rollout.task_plan import plan_tasks
 from toolsample_cli.rollout.types import Engine, check_start, open_engine, stop_strings
 from toolsample_cli.shards.reading import refuse_nested
+from toolsample_cli.shards.writing import sweep_finished
 from toolsample_cli.stage import Account, Options
 
 UNRECORDED = {
@@ -59,6 +60,7 @@ def run(
         inputs = {"tasks": plan.folder.digest}
         there = finished_rows(out, model, config, record, inputs, options.slice)
         if there is not None:
+            sweep_finished(out, options.slice, lock=options.lock)
             extra = {**idle, "nothing to do": "all rollouts exist"}
             return Account("rollout", rows_in=len(plan.ids), rows_out=there, wrote=out, extra=extra)
     options.phase("loading the model")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from toolsample_cli.errors import StageFailure
 
+KEPT = "what was finished before is kept; rerun to resume"
 PROBE = 65_536
 """Bytes that are written to learn whether writing works at all."""
 WORDS = {

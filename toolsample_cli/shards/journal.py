@@ -17,12 +17,11 @@ from typing import BinaryIO
 
 from toolsample_cli.errors import DataError, StageFailure
 from toolsample_cli.json_types import Json, Row
-from toolsample_cli.shards.disk import in_words
-from toolsample_cli.shards.lineage import refuse_changes
+from toolsample_cli.shards.disk import KEPT, in_words
+from toolsample_cli.shards.made_from import refuse_changes
 
 SYNC_EVERY = 64
 """Records between two syncs: a crash of the machine, not of the process, may cost so many."""
-KEPT = "what was finished before is kept; rerun to resume"
 
 _HEAD = 20  # characters of {"crc32": "01234567"
 

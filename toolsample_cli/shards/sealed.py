@@ -6,14 +6,16 @@ a value by hand makes the file invalid, which is the point.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolsample_cli.errors import DataError
+from toolsample_cli.errors import DataError, StageFailure
 from toolsample_cli.hashing import digest
 from toolsample_cli.json_types import Json, Row
+from toolsample_cli.shards.disk import KEPT, in_words
 
 SEAL = "digest"
 
@@ -64,19 +66,20 @@ def write_json(path: Path, value: Json) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a small file in one step: write beside it, sync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace a small file in one step: write beside it, sync, rename. StageFailure when the disk does not let it."""
     beside = path.parent / f".{path.name}.tmp"
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as handle:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
         beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise StageFailure(f"{path}: could not be written: {in_words(error, path.parent)}", hint=KEPT) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -26,10 +26,10 @@ from toolsample_cli.errors import ConfigError, DataError, StageFailure
 from toolsample_cli.hashing import file_sums
 from toolsample_cli.json_types import Json, Row
 from toolsample_cli.shards import schema
-from toolsample_cli.shards.disk import in_words
-from toolsample_cli.shards.journal import KEPT, Journal
-from toolsample_cli.shards.lineage import ANEW, changed_keys, lineage, refuse_changes
+from toolsample_cli.shards.disk import KEPT, in_words
+from toolsample_cli.shards.journal import Journal
 from toolsample_cli.shards.locks import FolderLock
+from toolsample_cli.shards.made_from import ANEW, changed_keys, lineage, refuse_changes
 from toolsample_cli.shards.manifest import Entry, Manifest, manifest_files, manifest_path, shard_number, verify
 from toolsample_cli.shards.reading import (
     FOOTER_KEY,
@@ -328,6 +328,15 @@ class Output:
                 for file in self._beside.glob("written*.jsonl"):
                     file.unlink(missing_ok=True)
         return self.manifest_path
+
+
+def sweep_finished(out: Path, slice: Slice = Slice(), *, lock: bool = True) -> None:
+    """Take away what a run that was killed right after it had finished a folder left beside it."""
+    beside = out.parent / f"{out.name}.tmp"
+    if beside.is_dir():
+        with FolderLock(out, beside, slice, enabled=lock):
+            (beside / f"written{slice.suffix}.jsonl").unlink(missing_ok=True)
+            (out.parent / f".{manifest_path(out, slice.suffix).name}.tmp").unlink(missing_ok=True)
 
 
 def _entry_id(entry: Entry) -> str:

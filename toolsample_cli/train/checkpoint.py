@@ -7,12 +7,13 @@ place, synced and renamed; a folder without state.json was never finished and is
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +21,10 @@ from typing import Any, NamedTuple
 import polars as pl
 import torch
 
-from toolsample_cli.errors import DataError
+from toolsample_cli.errors import DataError, StageFailure
 from toolsample_cli.json_types import Json, Row
 from toolsample_cli.shards import schema
+from toolsample_cli.shards.disk import KEPT, in_words
 from toolsample_cli.shards.folder_sums import verify_folder, write_sums
 from toolsample_cli.shards.sealed import sync_folder
 from toolsample_cli.train import adapter
@@ -130,28 +132,51 @@ class Writer:
         weights = _weights(policy.inner) if low_rank is None else adapter.merged(policy.model)
         moments = optimizer_tensors(policy, optimizer)
         if self.world.first:
-            beside = folder.parent / f".{folder.name}.tmp"
-            shutil.rmtree(beside, ignore_errors=True)
-            (beside / TRAINER).mkdir(parents=True)
-            if low_rank is not None:
-                adapter.write_adapter(policy.model, low_rank, beside / adapter.FOLDER, position.base or self.source)
-            elif self.dtype != torch.float32:
-                _save(beside / TRAINER / "master.safetensors", weights)
-            if low_rank is not None and not self.merge:
-                adapter.write_adapter(policy.model, low_rank, beside, position.base or self.source)
-            else:
-                saved = {name: w.to(self.dtype) if w.is_floating_point() else w for name, w in weights.items()}
-                policy.inner.save_pretrained(beside, state_dict=saved)
-                _say_dtype(beside / "config.json", self.dtype)
-            copy_tokenizer(self.source, beside)
-            _save(beside / TRAINER / "optimizer.safetensors", moments)
-            _save(beside / TRAINER / "rng.safetensors", rng_tensors())
-            _text(beside / TRAINER / STATE, json.dumps(position_record(position), ensure_ascii=False, allow_nan=False))
-            _open_up(beside)
-            write_sums(beside)
-            _sync_tree(beside)
-            replace(beside, folder)
+            with _as_failure(folder):
+                self._write_whole(folder, policy, low_rank, weights, moments, position)
         self.world.barrier()
+
+    def _write_whole(
+        self,
+        folder: Path,
+        policy: Any,
+        low_rank: dict[str, torch.Tensor] | None,
+        weights: dict[str, torch.Tensor],
+        moments: dict[str, torch.Tensor],
+        position: Position,
+    ) -> None:
+        beside = folder.parent / f".{folder.name}.tmp"
+        shutil.rmtree(beside, ignore_errors=True)
+        (beside / TRAINER).mkdir(parents=True)
+        if low_rank is not None:
+            adapter.write_adapter(policy.model, low_rank, beside / adapter.FOLDER, position.base or self.source)
+        elif self.dtype != torch.float32:
+            _save(beside / TRAINER / "master.safetensors", weights)
+        if low_rank is not None and not self.merge:
+            adapter.write_adapter(policy.model, low_rank, beside, position.base or self.source)
+        else:
+            saved = {name: w.to(self.dtype) if w.is_floating_point() else w for name, w in weights.items()}
+            policy.inner.save_pretrained(beside, state_dict=saved)
+            _say_dtype(beside / "config.json", self.dtype)
+        copy_tokenizer(self.source, beside)
+        _save(beside / TRAINER / "optimizer.safetensors", moments)
+        _save(beside / TRAINER / "rng.safetensors", rng_tensors())
+        _text(beside / TRAINER / STATE, json.dumps(position_record(position), ensure_ascii=False, allow_nan=False))
+        _open_up(beside)
+        write_sums(beside)
+        _sync_tree(beside)
+        replace(beside, folder)
+
+
+@contextlib.contextmanager
+def _as_failure(folder: Path) -> Iterator[None]:
+    """Say in plain words why a checkpoint could not be written."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise StageFailure(f"{folder}: could not be written: {in_words(error, folder.parent)}", hint=KEPT) from error
 
 
 def keep_step(saved: Path, out: Path, step: int, keep: int) -> None:
@@ -160,8 +185,9 @@ def keep_step(saved: Path, out: Path, step: int, keep: int) -> None:
     if not place.exists():
         beside = out.parent / f".{place.name}.tmp"
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(saved, beside, copy_function=_link)
-        replace(beside, place)
+        with _as_failure(place):
+            shutil.copytree(saved, beside, copy_function=_link)
+            replace(beside, place)
     for old in kept_steps(out)[:-keep]:
         remove(old)
 

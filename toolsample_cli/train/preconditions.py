@@ -10,9 +10,9 @@ from toolsample_cli.config import TrainConfig
 from toolsample_cli.config.settings import as_record
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.json_types import Row
-from toolsample_cli.shards import lineage as lineages
+from toolsample_cli.shards import made_from
 from toolsample_cli.shards.folder_sums import verify_folder
-from toolsample_cli.shards.lineage import lineage
+from toolsample_cli.shards.made_from import lineage
 from toolsample_cli.shards.reading import Folder
 from toolsample_cli.shards.test_rows import refuse_test_folder
 from toolsample_cli.train import checkpoint
@@ -103,4 +103,4 @@ def refuse_another_round(folder: Path, position: Position, record: Row, inputs: 
     new = lineage(record, inputs)
     younger = {key for key in new if key not in old and not key.startswith("input ")}
     hint = "give --overwrite to train this round again, or choose another output folder"
-    lineages.refuse_changes(folder, old, new, free=FREE | younger, hint=hint)
+    made_from.refuse_changes(folder, old, new, free=FREE | younger, hint=hint)
