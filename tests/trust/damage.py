@@ -145,6 +145,8 @@ def _ending(world: Path, folder: Path, victim: Victim, how: str) -> str:
     after = tree(folder)
     if code == 0 and victim.output:
         want, have = tree(world, [victim.output]), tree(folder, [victim.output])
+        if victim.file.endswith(".jsonl"):  # what a damaged line held is asked again and noted at the end
+            want.pop(victim.file), have.pop(victim.file)
         if want == have or (not victim.drop and after == before):
             return "no effect"
     raise Surprise(f"{how}: exit {code}\n{words}")
