@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             r1 / "rollouts",
         ],
         ["score", r0 / "tasks", r1 / "rollouts", "-o", r1 / "scores"],
-        ["filter", r1 / "scores", "--activation-batches", "0", "-o", r1 / "groups"],
+        ["filter", r1 / "scores", "--method", "none", "-o", r1 / "groups"],
         [
             *("curriculum", run / "corpus", "--groups", r1 / "groups", "--scores", r1 / "scores"),
             *("--state", r0 / "state.json", "-o", r1),

@@ -22,7 +22,7 @@ STAGES: dict[str, list[str]] = {
         *("--tasks-per-shard", "3", "-o", "rollouts"),
     ],
     "score": ["score", "r0/tasks", "rollouts", "-o", "scores"],
-    "filter": ["filter", "scores", "--activation-batches", "0", "-o", "groups"],
+    "filter": ["filter", "scores", "--method", "none", "-o", "groups"],
     "curriculum": [
         *("curriculum", "corpus", "--tasks", "r0/tasks", "--groups", "groups", "--scores", "scores"),
         *("--rollouts", "rollouts", "--state", "r0/state.json", *COMMON, "-o", "r1"),
@@ -56,9 +56,10 @@ keep_checkpoints = 1
 n = 4
 max_new_tokens = 8
 [filter]
-activation_batches = 0
+method = "none"
 [curriculum]
 tasks_per_round = 6
+activation_passes = 0
 [train]
 lr = 1e-3
 steps = 1
