@@ -135,7 +135,7 @@ def _common_parameters(sliced: bool) -> list[inspect.Parameter]:
         "recipe_": option(maybe_path, None, "--config", help="recipe (TOML) with settings; flags win over it"),
         "limit_": option(maybe_int, None, "--limit", low=1, help="only the first N rows"),
         "ids_": option(maybe_path, None, "--ids", help="only the task ids in this file, one per line"),
-        "slice_": option(maybe_str, None, "--slice", help="only part i of n, as in 0/3, for array jobs"),
+        "slice_": option(maybe_str, None, "--slice", "--shard", help="only part i of n, as in 0/3, for array jobs"),
         "overwrite_": option(bool, False, "--overwrite", help="make the output again instead of resuming"),
         "no_lock_": option(
             bool,
