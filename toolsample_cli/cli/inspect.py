@@ -12,7 +12,7 @@ from toolsample_cli.errors import ConfigError
 from toolsample_cli.terminal import json_line, printable
 
 if TYPE_CHECKING:
-    from toolsample_cli.inspection.places import Place
+    from toolsample_cli.inspection.shard_folders import ShardFolder
 
 MaybeInt = Optional[int]  # noqa: UP045  typer reads Optional on Python 3.10
 MaybeText = Optional[str]  # noqa: UP045
@@ -145,14 +145,14 @@ def _answer(paths: list[Path], asked: Asked, form: str) -> None:
 
     known = saved_questions.saved(asked.ask) if asked.ask else None
     view = views.open_view(paths, known.kind if known else None)
-    basis = known.question if known else question.Question()
+    basis = known.question if known else question.ShardQuestion()
     where = " and ".join(f"({text})" for text in (basis.where, asked.where) if text)
     names = (
         view.columns if asked.columns == "all" else [n.strip() for n in (asked.columns or "").split(",") if n.strip()]
     )
     limit = asked.limit or (TABLE_ROWS if form == "table" else None)
     shown = ["task_id"] if form == "ids" else names or ([] if asked.by else basis.columns)
-    plain = question.Question(
+    plain = question.ShardQuestion(
         where or None,
         asked.sort or (None if asked.by else basis.sort),
         asked.desc if asked.sort else basis.desc,
@@ -167,8 +167,8 @@ def _say(value: object) -> None:
     print(json_line(value))
 
 
-def _place(path: Path) -> Place:
-    from toolsample_cli.inspection.places import look
+def _place(path: Path) -> ShardFolder:
+    from toolsample_cli.inspection.shard_folders import look
 
     place = look(path)
     if place is None:
@@ -177,9 +177,9 @@ def _place(path: Path) -> Place:
 
 
 def _overview(path: Path, as_json: bool) -> None:
-    from toolsample_cli.inspection import folder_facts, places, render, run_tables, status
+    from toolsample_cli.inspection import folder_facts, render, run_tables, shard_folders, status
 
-    place = places.look(path)
+    place = shard_folders.look(path)
     if place is None:
         entries = status.status(path)
         if not entries:
@@ -187,33 +187,33 @@ def _overview(path: Path, as_json: bool) -> None:
         if as_json:
             _say({"path": str(path), "entries": [entry.record() for entry in entries]})
         else:
-            run_tables.show_status(render.Screen(), str(path), entries)
+            run_tables.show_status(render.TableScreen(), str(path), entries)
         return
     value = folder_facts.facts(place)
     if as_json:
         _say(value.record())
     else:
-        render.show_facts(render.Screen(), value)
+        render.show_facts(render.TableScreen(), value)
 
 
 def _record(paths: list[Path], index: int | None, wanted: str | None, full: bool, as_json: bool) -> None:
-    from toolsample_cli.inspection import places, record_view, records, render
+    from toolsample_cli.inspection import record_view, records, render, shard_folders
 
     found = [_place(path) for path in paths]
     row = records.by_number(found[0], index) if index is not None else records.by_id(found[0], wanted or "")
-    joined = records.related(row, found[0].kind, places.companions(found))
+    joined = records.related(row, found[0].kind, shard_folders.companions(found))
     if as_json:
         opened = records.opened
         _say({kind: [opened(row) for row in v] if kind == "samples" else opened(v) for kind, v in joined.items()})
     else:
-        record_view.show_record(render.Screen(), joined, full)
+        record_view.show_record(render.TableScreen(), joined, full)
 
 
 def _validate(paths: list[Path], as_json: bool) -> None:
-    from toolsample_cli.inspection.places import look
+    from toolsample_cli.inspection.shard_folders import look
     from toolsample_cli.inspection.validation import faults, run_faults
 
-    found = []
+    found: list[str] = []
     for path in paths:
         place = look(path)
         found += faults(place) if place is not None else run_faults(path)
@@ -244,4 +244,4 @@ def _diff(paths: list[Path], as_json: bool) -> None:
     if len(paths) != 2:
         raise ConfigError(f"--diff compares two folders of scores, {len(paths)} given")
     found = changes(_place(paths[0]), _place(paths[1]))
-    _say(found.record()) if as_json else show_changes(render.Screen(), found)
+    _say(found.record()) if as_json else show_changes(render.TableScreen(), found)

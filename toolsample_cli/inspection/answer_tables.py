@@ -9,18 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.inspection.places import Place
-from toolsample_cli.inspection.question import Answer
+from toolsample_cli.inspection.question import AnsweredRows
 from toolsample_cli.inspection.record_view import calls_text
-from toolsample_cli.inspection.render import Screen, number
+from toolsample_cli.inspection.render import TableScreen, number
 from toolsample_cli.inspection.saved_questions import SAVED
+from toolsample_cli.inspection.shard_folders import ShardFolder
 from toolsample_cli.terminal import json_line, one_line, printable
 
 CELL = 400
 """Characters of a text that a cell may hold before it is cut to the terminal's width."""
 
 
-def show(answer: Answer, form: str, main: Place, *, by: bool = False) -> None:
+def show(answer: AnsweredRows, form: str, main: ShardFolder, *, by: bool = False) -> None:
     """Print the answer in one of the forms table, json, csv, ids; what it was asked of goes to stderr."""
     rows = answer.rows
     if form == "json":
@@ -31,7 +31,7 @@ def show(answer: Answer, form: str, main: Place, *, by: bool = False) -> None:
     elif form == "ids":
         print("\n".join(printable(name) for name in _ids(rows)))
     else:
-        screen = Screen()
+        screen = TableScreen()
         screen.print(_table(rows, screen.width))
         counted = (
             f"{answer.matched:,} values" if by else f"{answer.matched:,} of {main.rows():,} {main.kind or 'rows'} match"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.inspection.places import Place
+from toolsample_cli.inspection.shard_folders import ShardFolder
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.made_from import lineage
@@ -72,7 +72,7 @@ class Changes:
         return {"changed": self.changed, **plain, "why": dict(self.why), "categories": dict(self.categories)}
 
 
-def changes(old: Place, new: Place) -> Changes:
+def changes(old: ShardFolder, new: ShardFolder) -> Changes:
     """Compare two folders of scores by rollout_id. ConfigError when one holds something else."""
     for place in (old, new):
         if place.kind != "scores":
@@ -106,13 +106,13 @@ def changes(old: Place, new: Place) -> Changes:
     return found
 
 
-def _settings(old: Place, new: Place) -> dict[str, list[object]]:
+def _settings(old: ShardFolder, new: ShardFolder) -> dict[str, list[object]]:
     before, after = (_record(place) for place in (old, new))
     keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     return {key: [before.get(key), after.get(key)] for key in keys}
 
 
-def _record(place: Place) -> Row:
+def _record(place: ShardFolder) -> Row:
     """What the shards were made with: settings, and the digests of tasks and rollouts."""
     if place.manifests:
         return lineage(place.manifests[0].config, place.manifests[0].inputs)
@@ -120,7 +120,7 @@ def _record(place: Place) -> Row:
     return lineage(footer.get("config", {}), footer.get("inputs", {}))
 
 
-def _narrow(place: Place, columns: list[str]) -> pl.DataFrame:
+def _narrow(place: ShardFolder, columns: list[str]) -> pl.DataFrame:
     for file in place.files:
         place.verify(file)
     return pl.concat([read_frame(file, schema.SCORES, columns) for file in place.files])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from toolsample_cli.inspection.places import Place
+from toolsample_cli.inspection.shard_folders import ShardFolder
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.manifest import summed
@@ -105,7 +105,7 @@ class Facts:
         return plain if self.metrics is not None else {key: plain[key] for key in plain if key != "metrics"}
 
 
-def facts(place: Place) -> Facts:
+def facts(place: ShardFolder) -> Facts:
     """All that can be said of a folder of shards without joining others."""
     for file in place.files:
         place.verify(file)
@@ -129,7 +129,7 @@ def facts(place: Place) -> Facts:
     )
 
 
-def metrics(place: Place) -> list[Row]:
+def metrics(place: ShardFolder) -> list[Row]:
     """Of every metric in `steps`: steps with it, first, last, smallest, mean and largest value, in order of name."""
     frames = [place.scan(file) for file in place.files]
     if not frames:
@@ -141,7 +141,7 @@ def metrics(place: Place) -> list[Row]:
     return grouped.sort("metric").collect(engine="streaming").to_dicts()
 
 
-def summaries(place: Place) -> list[Summary]:
+def summaries(place: ShardFolder) -> list[Summary]:
     """A summary of every column, in the order on disk."""
     if not place.files:
         return []
@@ -196,7 +196,7 @@ def _words(scan: pl.LazyFrame, name: str) -> dict[str, int]:
     return dict(frame.iter_rows())
 
 
-def _histogram(place: Place, name: str, low: float, high: float) -> list[tuple[float, float, int]]:
+def _histogram(place: ShardFolder, name: str, low: float, high: float) -> list[tuple[float, float, int]]:
     if high <= low:
         return []
     width = (high - low) / BINS

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from toolsample_cli.errors import ConfigError
-from toolsample_cli.inspection.places import Place, rows_of
 from toolsample_cli.inspection.row_expression import first_line, row_expression
+from toolsample_cli.inspection.shard_folders import ShardFolder, rows_of
 from toolsample_cli.inspection.views import View, scan
 from toolsample_cli.json_types import Row
 
@@ -34,7 +34,7 @@ MEANS = {
 
 
 @dataclass(frozen=True)
-class Question:
+class ShardQuestion:
     """What is asked; `sort` is an expression too, `limit` None shows all rows."""
 
     where: str | None = None
@@ -46,7 +46,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnsweredRows:
     """The rows that are shown, and how many matched."""
 
     rows: pl.DataFrame
@@ -60,7 +60,7 @@ def expression(text: str, what: str, view: View) -> pl.Expr:
     return parsed
 
 
-def ask(view: View, question: Question) -> Answer:
+def ask(view: View, question: ShardQuestion) -> AnsweredRows:
     """The answer, in the order of the shards unless a sort is given; equal rows keep that order."""
     where = expression(question.where, "--where", view) if question.where else None
     if question.by is not None:
@@ -76,7 +76,7 @@ def ask(view: View, question: Question) -> Answer:
     keys = ["sort__", ROW] if order else [ROW]
     found = found.sort(keys, descending=[question.desc, False] if order else False, nulls_last=True)
     chosen = found[ROW] if question.limit is None else found[ROW].head(question.limit)
-    return Answer(_shown(view, chosen, list(shown)), found.height)
+    return AnsweredRows(_shown(view, chosen, list(shown)), found.height)
 
 
 def _default(view: View) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def _filtered(frame: pl.LazyFrame, where: pl.Expr | None, text: str | None) -> p
     return frame.filter(where)
 
 
-def _collect(frame: pl.LazyFrame, question: Question) -> pl.DataFrame:
+def _collect(frame: pl.LazyFrame, question: ShardQuestion) -> pl.DataFrame:
     try:
         return frame.collect(engine="streaming")
     except pl.exceptions.PolarsError as error:
@@ -122,7 +122,7 @@ def _collect(frame: pl.LazyFrame, question: Question) -> pl.DataFrame:
         raise ConfigError(f"{asked!r}: {first_line(error)}") from None
 
 
-def _by(view: View, question: Question, where: pl.Expr | None) -> Answer:
+def _by(view: View, question: ShardQuestion, where: pl.Expr | None) -> AnsweredRows:
     by = str(question.by)
     means = question.columns or tuple(n for n in MEANS.get(view.main.kind or "", ()) if n in view.columns and n != by)
     view.refuse_unknown([by, *means], "--by and --columns")
@@ -134,7 +134,7 @@ def _by(view: View, question: Question, where: pl.Expr | None) -> Answer:
         raise ConfigError(f"--sort {sort}: not a column of the answer", hint=f"one of {', '.join(groups.columns)}")
     down = question.desc if question.sort else True
     groups = groups.sort([sort, by], descending=[down, False], nulls_last=True)
-    return Answer(groups if question.limit is None else groups.head(question.limit), groups.height)
+    return AnsweredRows(groups if question.limit is None else groups.head(question.limit), groups.height)
 
 
 def _shown(view: View, chosen: pl.Series, names: list[str]) -> pl.DataFrame:
@@ -155,7 +155,7 @@ def _shown(view: View, chosen: pl.Series, names: list[str]) -> pl.DataFrame:
     return rows.select(list(dict.fromkeys(names)))
 
 
-def _rows(place: Place, chosen: pl.Series, columns: list[str]) -> pl.DataFrame:
+def _rows(place: ShardFolder, chosen: pl.Series, columns: list[str]) -> pl.DataFrame:
     """Columns of rows by number; shards without a chosen row are left alone."""
     parts: list[pl.DataFrame] = []
     start = 0

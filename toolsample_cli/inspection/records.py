@@ -7,7 +7,7 @@ import json
 import polars as pl
 
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.inspection.places import Place, rows_of
+from toolsample_cli.inspection.shard_folders import ShardFolder, rows_of
 from toolsample_cli.json_types import Row
 
 IDS = ("rollout_id", "task_id", "slot_id", "entry_id")
@@ -16,7 +16,7 @@ SHORTEST = 4
 _JOIN = {"rollouts": "rollout_id", "scores": "rollout_id", "batch": "rollout_id", "records": "rollout_id"}
 
 
-def by_number(place: Place, number: int) -> Row:
+def by_number(place: ShardFolder, number: int) -> Row:
     """Row `number` from 1 over all shards; negative numbers count from the end. ConfigError when there is none."""
     total = place.rows()
     at = number - 1 if number > 0 else total + number
@@ -32,7 +32,7 @@ def by_number(place: Place, number: int) -> Row:
     raise AssertionError("rows were counted")
 
 
-def by_id(place: Place, wanted: str) -> Row:
+def by_id(place: ShardFolder, wanted: str) -> Row:
     """The row with this id, or the only one whose id begins so, or whose source called it so. DataError if none."""
     names = [name for name in IDS if name in pl.read_parquet_schema(place.files[0])] if place.files else []
     if not names:
@@ -53,7 +53,7 @@ def by_id(place: Place, wanted: str) -> Row:
     raise DataError(f"{place.path}: no row with the id {wanted!r}", hint=f"looked in {', '.join(names)}")
 
 
-def find(place: Place, test: pl.Expr, most: int) -> list[Row]:
+def find(place: ShardFolder, test: pl.Expr, most: int) -> list[Row]:
     """The first rows that pass, in order; nothing but matching row groups is decoded in full."""
     found: list[Row] = []
     for file in place.files:
@@ -63,7 +63,7 @@ def find(place: Place, test: pl.Expr, most: int) -> list[Row]:
     return found
 
 
-def related(row: Row, kind: str | None, places: list[Place]) -> Row:
+def related(row: Row, kind: str | None, places: list[ShardFolder]) -> Row:
     """{kind: row} of the row itself and of what belongs to it in the other places; `samples` for a group."""
     found: Row = {kind or "row": row}
     task_id = row.get("task_id") or _task_of(row.get("rollout_id"))

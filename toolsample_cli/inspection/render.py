@@ -21,7 +21,7 @@ LONG = 1600
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-class Screen(Console):
+class TableScreen(Console):
     """stdout for tables: cells are words and not markup, and a reader that goes away (`| head`) is no failure."""
 
     def __init__(self) -> None:

@@ -8,13 +8,13 @@ from rich.text import Text
 
 from toolsample_cli.inspection.changes import Changes
 from toolsample_cli.inspection.render import number
-from toolsample_cli.inspection.status import Entry
+from toolsample_cli.inspection.status import RunEntry
 from toolsample_cli.terminal import printable
 
 _STYLE = {"complete": "green", "being written": "cyan", "not finished": "yellow", "damaged": "bold red"}
 
 
-def show_status(console: Console, root: str, entries: list[Entry]) -> None:
+def show_status(console: Console, root: str, entries: list[RunEntry]) -> None:
     """One line for every folder of shards, model and summary."""
     console.print(Text(printable(root), style="bold"))
     table = Table(box=None, padding=(0, 1), header_style="dim")
@@ -35,7 +35,7 @@ def show_status(console: Console, root: str, entries: list[Entry]) -> None:
         console.print(Text(f"{open_ones} not finished or damaged: rerun their stages", style="yellow"))
 
 
-def _cells(entry: Entry) -> tuple[str, str, str, str]:
+def _cells(entry: RunEntry) -> tuple[str, str, str, str]:
     rows = number(entry.rows) if entry.rows is not None else ""
     return printable(entry.path), printable(entry.kind or "?"), rows, entry.state or ""
 

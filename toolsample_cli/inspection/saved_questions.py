@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolsample_cli.config.settings import refuse_unknown
-from toolsample_cli.inspection.question import REQUEST, Question
+from toolsample_cli.inspection.question import REQUEST, ShardQuestion
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Saved:
 
     kind: str
     meaning: str
-    question: Question
+    question: ShardQuestion
 
 
 _TASK = ("task_id", "category", "shots", "visits", "n", "n_exact", "reward_mean")
@@ -23,17 +23,17 @@ SAVED = {
     "never-solved": Saved(
         "groups",
         "tasks without an exactly right completion, those tried most often first",
-        Question("n > 0 and n_exact = 0", "misses", True, (*_TASK, "misses", "reason", REQUEST)),
+        ShardQuestion("n > 0 and n_exact = 0", "misses", True, (*_TASK, "misses", "reason", REQUEST)),
     ),
     "highest-variance": Saved(
         "groups",
         "tasks whose rewards differ most",
-        Question("n > 1", "reward_var", True, (*_TASK, "reward_var", "keep", REQUEST)),
+        ShardQuestion("n > 1", "reward_var", True, (*_TASK, "reward_var", "keep", REQUEST)),
     ),
     "newly-solved": Saved(
         "groups",
         "tasks solved in this round that were not at their visit before",
-        Question(
+        ShardQuestion(
             "before_n_exact = 0 and n_exact > 0 and last_round > before_last_round",
             "n_exact",
             True,
@@ -43,7 +43,7 @@ SAVED = {
     "newly-broken": Saved(
         "groups",
         "tasks solved at their visit before and never in this round",
-        Question(
+        ShardQuestion(
             "before_n_exact > 0 and n > 0 and n_exact = 0 and last_round > before_last_round",
             "before_n_exact",
             True,
@@ -53,7 +53,7 @@ SAVED = {
     "suspect-gold": Saved(
         "groups",
         "most samples agree on a valid answer that is not the gold",
-        Question(
+        ShardQuestion(
             "answer_share >= 0.5 and answer_valid and not answer_exact",
             "answer_share - cast(n_exact as double) / n",
             True,
@@ -63,12 +63,12 @@ SAVED = {
     "dropped": Saved(
         "groups",
         "tasks that filter dropped, with the reason",
-        Question("not keep", "reason", False, (*_TASK, "reason", REQUEST)),
+        ShardQuestion("not keep", "reason", False, (*_TASK, "reason", REQUEST)),
     ),
     "name-right-value-wrong": Saved(
         "scores",
         "right tools and parameters, a wrong value",
-        Question(
+        ShardQuestion(
             "name = name_max and key = key_max and value < value_max",
             "reward",
             True,
@@ -78,24 +78,24 @@ SAVED = {
     "unread": Saved(
         "scores",
         "completions whose calls could not be read",
-        Question(
+        ShardQuestion(
             "parse_status not in ('ok', 'no_call')", "parse_status", False, ("rollout_id", "parse_status", "text")
         ),
     ),
     "flagged-gold": Saved(
         "tasks",
         "tasks whose gold answer was doubted at import",
-        Question("gold_issues_json <> '[]'", None, False, ("task_id", "category", "gold_issues_json", REQUEST)),
+        ShardQuestion("gold_issues_json <> '[]'", None, False, ("task_id", "category", "gold_issues_json", REQUEST)),
     ),
     "truncated": Saved(
         "rollouts",
         "completions that ran out of tokens",
-        Question("finish_reason = 'length'", None, False, ("rollout_id", "finish_reason", "text")),
+        ShardQuestion("finish_reason = 'length'", None, False, ("rollout_id", "finish_reason", "text")),
     ),
     "failed": Saved(
         "rollouts",
         "rollouts without a completion",
-        Question("error is not null", "error", False, ("rollout_id", "error")),
+        ShardQuestion("error is not null", "error", False, ("rollout_id", "error")),
     ),
 }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolsample_cli.errors import DataError
-from toolsample_cli.inspection.places import Place, look
+from toolsample_cli.inspection.shard_folders import ShardFolder, look
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards.manifest import summed
 
@@ -18,7 +18,7 @@ DEEP = 4
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunEntry:
     """A folder of shards, a model or a summary of a run; what does not apply is None."""
 
     path: str
@@ -33,32 +33,32 @@ class Entry:
         return {name: value for name, value in vars(self).items() if value not in (None, "") or name == "kind"}
 
 
-def status(root: Path) -> list[Entry]:
+def status(root: Path) -> list[RunEntry]:
     """One entry for every folder of shards and every summary below `root`, in the order of rounds."""
-    found: list[Entry] = []
+    found: list[RunEntry] = []
     _walk(root, root, DEEP, found)
     return found
 
 
-def _walk(folder: Path, root: Path, levels: int, found: list[Entry]) -> None:
+def _walk(folder: Path, root: Path, levels: int, found: list[RunEntry]) -> None:
     inside = sorted((path for path in folder.iterdir() if path.name != "trainer"), key=_natural)
     for file in inside:
         if file.is_file() and file.name in ("round.json", "summary.json", "state.json"):
-            found.append(Entry(_under(file, root), file.stem, about=_about(file)))
+            found.append(RunEntry(_under(file, root), file.stem, about=_about(file)))
     for path in inside:
         if not path.is_dir() or path.name.endswith(".tmp") or path.name.startswith("."):
             continue
         try:
             place = look(path)
         except DataError as error:
-            found.append(Entry(_under(path, root), None, state="damaged", about=str(error)))
+            found.append(RunEntry(_under(path, root), None, state="damaged", about=str(error)))
             continue
         if place is not None:
             found.append(_entry(place, root))
         elif _locked(path):
-            found.append(Entry(_under(path, root), None, rows=0, state="being written"))
+            found.append(RunEntry(_under(path, root), None, rows=0, state="being written"))
         elif (path / "config.json").exists():
-            found.append(Entry(_under(path, root), "model", about=_steps(path)))
+            found.append(RunEntry(_under(path, root), "model", about=_steps(path)))
         if place is None and levels > 0:
             _walk(path, root, levels - 1, found)
 
@@ -72,8 +72,8 @@ def _under(path: Path, root: Path) -> str:
     return str(path.relative_to(root))
 
 
-def _entry(place: Place, root: Path) -> Entry:
-    entry = Entry(_under(place.path, root), place.kind, shards=len(place.files))
+def _entry(place: ShardFolder, root: Path) -> RunEntry:
+    entry = RunEntry(_under(place.path, root), place.kind, shards=len(place.files))
     try:
         rows = place.rows()
     except DataError as error:

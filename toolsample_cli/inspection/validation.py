@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from toolsample_cli.errors import DataError
-from toolsample_cli.inspection.places import Place, look
+from toolsample_cli.inspection.shard_folders import ShardFolder, look
 from toolsample_cli.shards import schema
 from toolsample_cli.shards.folder_sums import verify_folder
 from toolsample_cli.shards.manifest import Entry
@@ -21,7 +21,7 @@ MOST = 20
 SLACK = 1e-9
 
 
-def faults(place: Place) -> Iterator[str]:
+def faults(place: ShardFolder) -> Iterator[str]:
     """Every breach of the contract as one sentence naming the file, row and id; nothing for sound shards.
 
     One shard is in memory at a time, plus 8 bytes for each row of the folder. DataError when the data is not ours.
@@ -47,7 +47,7 @@ def faults(place: Place) -> Iterator[str]:
             yield fault
 
 
-def _manifest_faults(place: Place, listed: Mapping[str, Entry]) -> Iterator[str]:
+def _manifest_faults(place: ShardFolder, listed: Mapping[str, Entry]) -> Iterator[str]:
     present = {file.name for file in place.files}
     for name in sorted(listed.keys() - present):
         yield f"{place.path / name}: missing, though the manifest names it"

@@ -14,7 +14,7 @@ import polars as pl
 
 from toolsample_cli.config.settings import nearest
 from toolsample_cli.errors import ConfigError, DataError
-from toolsample_cli.inspection.places import Place, companions, look, rows_of
+from toolsample_cli.inspection.shard_folders import ShardFolder, companions, look, rows_of
 
 MAIN = ("scores", "rollouts", "groups", "tasks")
 """Kinds whose rows are asked about in a round's folder, the first that is there."""
@@ -46,11 +46,11 @@ KEYS: dict[tuple[str, str], dict[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedShards:
     """Shards of another kind: `keys` main column -> its column, `columns` name in the view -> its column."""
 
     kind: str
-    place: Place
+    place: ShardFolder
     keys: dict[str, str]
     columns: dict[str, str]
 
@@ -58,7 +58,7 @@ class Joined:
         """The key columns under the main kind's names and the columns `names`, one row per key."""
         picked = [pl.col(theirs).alias(mine) for mine, theirs in self.keys.items()]
         picked += [pl.col(self.columns[name]).alias(name) for name in names]
-        source = answers(self.place) if self.kind == "answer" else scan(self.place)
+        source = commonest_answers(self.place) if self.kind == "answer" else scan(self.place)
         return source.select(picked).unique(list(self.keys), keep="first", maintain_order=True)
 
 
@@ -66,9 +66,9 @@ class Joined:
 class View:
     """The main shards, and what can be joined to them."""
 
-    main: Place
+    main: ShardFolder
     schema: dict[str, pl.DataType]
-    joined: tuple[Joined, ...]
+    joined: tuple[JoinedShards, ...]
 
     @property
     def columns(self) -> list[str]:
@@ -83,13 +83,13 @@ class View:
                 hint = nearest(name, self.columns) or f"columns: {shown}"
                 raise ConfigError(f"{where}: no column {name!r} in {self.main.kind or self.main.path}", hint=hint)
 
-    def joins(self, names: list[str]) -> list[tuple[Joined, list[str]]]:
+    def joins(self, names: list[str]) -> list[tuple[JoinedShards, list[str]]]:
         """The other shards that hold some of these columns, each with those that it holds."""
         found = [(one, [name for name in dict.fromkeys(names) if name in one.columns]) for one in self.joined]
         return [(one, mine) for one, mine in found if mine]
 
 
-def scan(place: Place) -> pl.LazyFrame:
+def scan(place: ShardFolder) -> pl.LazyFrame:
     """All rows of a place; DataError names a torn file."""
     for file in place.files:
         place.verify(file)
@@ -97,7 +97,7 @@ def scan(place: Place) -> pl.LazyFrame:
     return pl.scan_parquet(list(place.files), glob=False, hive_partitioning=False)
 
 
-def answers(scores: Place) -> pl.LazyFrame:
+def commonest_answers(scores: ShardFolder) -> pl.LazyFrame:
     """The commonest readable answer to each task of a round: its share of the scored samples, calls, exact, valid."""
     read = scan(scores).filter(pl.col("reward").is_not_null())
     total = pl.len().over("task_id", "round")
@@ -138,13 +138,13 @@ def open_view(paths: list[Path], kind: str | None = None) -> View:
     return _joined(main, others)
 
 
-def _in_folder(path: Path) -> list[Place]:
+def _in_folder(path: Path) -> list[ShardFolder]:
     """The place itself, or the shards of a round's folder, or of all rounds of a run."""
     place = look(path)
     if place is not None:
         return [place]
     rounds = sorted(path.glob("round-*"), key=lambda one: int("".join(re.findall(r"\d+$", one.name)) or 0))
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[ShardFolder]] = {}
     for folder in rounds or [path]:
         for manifest in sorted(folder.glob("*.manifest*.json")):
             inside = look(folder / manifest.name.partition(".manifest")[0])
@@ -159,7 +159,7 @@ def _in_folder(path: Path) -> list[Place]:
     return places
 
 
-def _main(places: list[Place], kind: str | None, path: Path) -> Place:
+def _main(places: list[ShardFolder], kind: str | None, path: Path) -> ShardFolder:
     if kind is not None and places and all(place.kind != kind for place in places):
         places = [*places, *companions(places)[1:]]
     order = [kind] if kind is not None else [*MAIN, *(place.kind for place in places)]
@@ -171,12 +171,12 @@ def _main(places: list[Place], kind: str | None, path: Path) -> Place:
     raise ConfigError(f"{path}: {what}", hint="give a folder of shards, a round or a run")
 
 
-def _united(places: list[Place], kind: str) -> Place:
+def _united(places: list[ShardFolder], kind: str) -> ShardFolder:
     files = tuple(dict.fromkeys(file for place in places for file in place.files))
-    return places[0] if len(places) == 1 else Place(places[0].path, kind, files, ())
+    return places[0] if len(places) == 1 else ShardFolder(places[0].path, kind, files, ())
 
 
-def _earlier(main: Place, name: str) -> Place | None:
+def _earlier(main: ShardFolder, name: str) -> ShardFolder | None:
     """The shards `name` of the round before the one that the main shards are in."""
     folder = main.path.resolve().parent
     match = re.fullmatch(r"round-(\d+)", folder.name)
@@ -184,12 +184,12 @@ def _earlier(main: Place, name: str) -> Place | None:
     return look(path) if path is not None and path.is_dir() else None
 
 
-def _joined(main: Place, others: list[Place]) -> View:
+def _joined(main: ShardFolder, others: list[ShardFolder]) -> View:
     if not main.files:
         raise DataError(f"{main.path}: no shards", hint="rerun the stage that writes it")
     rows_of(main.files[0])
     own = dict(pl.read_parquet_schema(main.files[0]))
-    joined: list[Joined] = []
+    joined: list[JoinedShards] = []
     taken = set(own)
     for place in others:
         keys = KEYS.get((main.kind or "", place.kind or ""))
@@ -200,7 +200,7 @@ def _joined(main: Place, others: list[Place]) -> View:
         names = theirs or [name for name in pl.read_parquet_schema(place.files[0]) if name not in keys.values()]
         columns = _named(str(place.kind), names, taken)
         taken |= set(columns)
-        joined.append(Joined(str(place.kind), place, keys, columns))
+        joined.append(JoinedShards(str(place.kind), place, keys, columns))
     return View(main, own, tuple(joined))
 
 

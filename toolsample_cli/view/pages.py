@@ -10,13 +10,21 @@ import polars as pl
 
 from toolsample_cli.errors import ConfigError, DataError
 from toolsample_cli.inspection.argument_diff import compare
-from toolsample_cli.inspection.places import Place
-from toolsample_cli.inspection.question import Question, ask
+from toolsample_cli.inspection.question import ShardQuestion, ask
 from toolsample_cli.inspection.saved_questions import SAVED, saved
+from toolsample_cli.inspection.shard_folders import ShardFolder
 from toolsample_cli.inspection.views import open_view, scan
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards.schema import COMPONENTS
-from toolsample_cli.view.round_facts import FactsCache, errors_by_tool, heatmap, opened, round_facts, scatter, visits
+from toolsample_cli.view.round_numbers import (
+    FactsCache,
+    decoded,
+    errors_by_tool,
+    heatmap,
+    round_numbers,
+    scatter,
+    visits,
+)
 from toolsample_cli.view.run_tree import RunFolder, runs_below
 from toolsample_cli.view.tokens import coloured_tokens
 
@@ -101,7 +109,7 @@ class Pages:
         }  # fmt: skip
 
     def _facts(self, run: RunFolder) -> list[Row]:
-        return [self.cache.get("facts", run, number, round_facts) for number in run.rounds]
+        return [self.cache.get("facts", run, number, round_numbers) for number in run.rounds]
 
     @staticmethod
     def _lines(title: str, names: tuple[str, ...], facts: list[Row], unit: str) -> Row:
@@ -128,7 +136,7 @@ class Pages:
         tools = self.cache.get("tools", run, number, errors_by_tool)
         return {
             "title": f"{name}, round {number}", "run": name, "number": number, "rounds": run.rounds,
-            "facts": self.cache.get("facts", run, number, round_facts),
+            "facts": self.cache.get("facts", run, number, round_numbers),
             "scatter": {"title": "Mean and variance of each group's reward", "kind": "scatter", "rows": points["rows"],
                         "unit": "", "link": "/task?" + urlencode({"run": name}) + "&id="},
             "shown": len(points["rows"]), "of": points["of"],
@@ -146,17 +154,19 @@ class Pages:
             "kind": kind, "ask": asked, "where": where, "sort": sort, "desc": desc, "page": page, "rows": [],
             "columns": [], "matched": 0, "error": "", "meaning": "", "address": address, "pages": 0, "ids": "",
         }  # fmt: skip
-        question = Question(where or None, sort or None, desc)
+        question = ShardQuestion(where or None, sort or None, desc)
         try:
             if asked:
                 one = saved(asked)
                 kind, table["meaning"] = one.kind, one.meaning
                 joined = " and ".join(f"({text})" for text in (one.question.where, where) if text)
-                question = Question(joined or None, sort or one.question.sort, desc if sort else one.question.desc,
+                question = ShardQuestion(joined or None, sort or one.question.sort, desc if sort else one.question.desc,
                                     one.question.columns)  # fmt: skip
                 table["kind"] = kind
             view = open_view([_shards(run, number, kind)], kind)
-            answer = ask(view, Question(question.where, question.sort, question.desc, question.columns, None, None))
+            answer = ask(
+                view, ShardQuestion(question.where, question.sort, question.desc, question.columns, None, None)
+            )
         except (ConfigError, DataError) as error:
             table["error"] = f"{error}" + (f" ({error.hint})" if error.hint else "")
             return table
@@ -183,9 +193,9 @@ class Pages:
         samples = visits(run, slot)
         return {
             "title": f"task {wanted}", "run": name, "task": task, "slot": slot,
-            "messages": opened(task["messages_json"]), "tools": opened(task["tools_json"]),
-            "gold": opened(task["gold_json"]), "issues": opened(task["gold_issues_json"]),
-            "demos": opened(task["demos_json"]), "samples": samples,
+            "messages": decoded(task["messages_json"]), "tools": decoded(task["tools_json"]),
+            "gold": decoded(task["gold_json"]), "issues": decoded(task["gold_issues_json"]),
+            "demos": decoded(task["demos_json"]), "samples": samples,
             "dots": {"title": "Reward of every sample", "kind": "dots", "unit": "",
                      "link": "/sample?" + urlencode({"run": name}) + "&id=",
                      "rows": [{"x": s["round"], "y": s["reward"], "id": s["rollout_id"], "shots": s["shots"],
@@ -208,13 +218,13 @@ class Pages:
             one["tokens"] = coloured_tokens(one["rollout"], run.models())
         return {
             "title": f"sample {wanted}", "run": name, "id": wanted, "task": task, "shown": shown, "beside": beside,
-            "siblings": [one for one in siblings if one != wanted], "messages": opened(task["messages_json"]),
+            "siblings": [one for one in siblings if one != wanted], "messages": decoded(task["messages_json"]),
             "command": _command("toolsample", "inspect", str(first["scores"].path), "--id", wanted),
         }  # fmt: skip
 
 
 def _calls(text: str) -> list[Row]:
-    value = opened(text)
+    value = decoded(text)
     return value if isinstance(value, list) else []
 
 
@@ -240,7 +250,7 @@ def _seconds(run: RunFolder) -> Row:
     file = run.path / "times.jsonl"
     rows = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        entry = opened(line)
+        entry = decoded(line)
         if isinstance(entry, dict):
             rows += [
                 {"x": entry.get("round"), "y": part.get("wall"), "series": stage}
@@ -266,7 +276,7 @@ def _flat(plan: Row) -> Row:
     return flat
 
 
-def _find(place: Place | None, column: str, wanted: str) -> Row | None:
+def _find(place: ShardFolder | None, column: str, wanted: str) -> Row | None:
     if place is None:
         return None
     found = scan(place).filter(pl.col(column) == wanted).head(1).collect(engine="streaming")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolsample_cli.errors import DataError
-from toolsample_cli.inspection.places import Place, look
+from toolsample_cli.inspection.shard_folders import ShardFolder, look
 from toolsample_cli.json_types import Row
 
 DEEPEST = 3
@@ -18,7 +18,7 @@ _ROUND = re.compile(r"round-(\d+)")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder with rounds in it; `name` is its path below the folder that was opened."""
+    """A folder with rounds in it; `name` is its path below the folder that was decoded."""
 
     name: str
     path: Path
@@ -33,13 +33,13 @@ class RunFolder:
         """Folder of a round."""
         return self.path / f"round-{number}"
 
-    def shards(self, number: int, kind: str) -> Place | None:
+    def shards(self, number: int, kind: str) -> ShardFolder | None:
         """The shards of this kind in a round; None while there are none. DataError when they are damaged."""
         folder = self.round(number) / kind
         place = look(folder) if folder.is_dir() else None
         return place if place is not None and place.files else None
 
-    def tasks(self, number: int) -> Place | None:
+    def tasks(self, number: int) -> ShardFolder | None:
         """The tasks that round `number` sampled: what the round before drew."""
         return self.shards(number - 1, "tasks")
 
@@ -51,11 +51,11 @@ class RunFolder:
 
     def plan(self) -> Row | None:
         """The settings of a run that `toolsample run` made."""
-        return read_json(self.path / "plan.json")
+        return read_object(self.path / "plan.json")
 
 
 def runs_below(path: Path) -> list[RunFolder]:
-    """Every folder with rounds, the opened one first; DataError when there is none."""
+    """Every folder with rounds, the decoded one first; DataError when there is none."""
     if not path.is_dir():
         raise DataError(f"{path}: no such folder", hint="give a run, or the folder of several runs")
     found = [
@@ -83,7 +83,7 @@ def _has_rounds(path: Path) -> bool:
     return any(one.is_dir() and _ROUND.fullmatch(one.name) for one in path.iterdir())
 
 
-def read_json(path: Path) -> Row | None:
+def read_object(path: Path) -> Row | None:
     """A JSON object; None when there is no such file or it is being written. DataError when it holds something else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

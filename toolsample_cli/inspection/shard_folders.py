@@ -17,7 +17,7 @@ NEAR = 2
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardFolder:
     """A folder of shards or one Parquet file, finished or not: `kind` is None for another program's file."""
 
     path: Path
@@ -54,7 +54,7 @@ class Place:
         return sum(rows_of(file) for file in self.files)
 
 
-def look(path: Path) -> Place | None:
+def look(path: Path) -> ShardFolder | None:
     """The shards at `path`, or None when the folder holds none of its own. DataError when there is nothing."""
     path = Path(path)
     if not path.exists():
@@ -68,7 +68,7 @@ def look(path: Path) -> Place | None:
     kind = manifests[0].kind if manifests else None
     if kind is None and files:
         kind = read_footer(files[0]).get("kind") or _by_columns(files[0])
-    return Place(path, kind if kind in schema.KINDS else None, files, manifests)
+    return ShardFolder(path, kind if kind in schema.KINDS else None, files, manifests)
 
 
 def _manifests(path: Path) -> tuple[Manifest, ...]:
@@ -88,7 +88,7 @@ def _by_columns(file: Path) -> str | None:
     return next((kind.name for kind in schema.KINDS.values() if names == set(kind.schema)), None)
 
 
-def companions(given: list[Place]) -> list[Place]:
+def companions(given: list[ShardFolder]) -> list[ShardFolder]:
     """The folders given, then those whose manifests stand beside or above the first one, nearest first."""
     found, seen = list(given), {place.path.resolve() for place in given}
     folder = given[0].path.resolve()

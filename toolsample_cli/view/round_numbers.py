@@ -8,11 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
-from toolsample_cli.inspection.places import Place
+from toolsample_cli.inspection.shard_folders import ShardFolder
 from toolsample_cli.inspection.views import scan
 from toolsample_cli.json_types import Row
 from toolsample_cli.shards.schema import COMPONENTS
-from toolsample_cli.view.run_tree import RunFolder, read_json
+from toolsample_cli.view.run_tree import RunFolder, read_object
 
 STEP_METRICS = (
     "loss", "entropy", "clip_low", "clip_high", "kl_behaviour", "lr", "completion_tokens", "grad_norm", "ratio_max",
@@ -37,7 +37,7 @@ class FactsCache:
         return kept[1]
 
 
-def round_facts(run: RunFolder, number: int) -> Row:
+def round_numbers(run: RunFolder, number: int) -> Row:
     """One row of the overview's curves: what is not there yet is missing, not zero."""
     facts: Row = {"round": number}
     scores, groups = run.shards(number, "scores"), run.shards(number, "groups")
@@ -49,11 +49,11 @@ def round_facts(run: RunFolder, number: int) -> Row:
     if steps is not None:
         facts |= _step_facts(steps)
     facts |= _state_facts(run.round(number) / "state.json")
-    measured = read_json(run.round(number) / "round.json") or {}
+    measured = read_object(run.round(number) / "round.json") or {}
     for name, metrics in (measured.get("heldout") or {}).items():
         facts[f"heldout {name}"] = metrics.get("exact")
         facts[f"heldout n {name}"] = metrics.get("n")
-    bfcl = read_json(run.round(number) / "bfcl" / "summary.json") or {}
+    bfcl = read_object(run.round(number) / "bfcl" / "summary.json") or {}
     facts["bfcl"] = (bfcl.get("all_entries") or {}).get("accuracy")
     return {key: value for key, value in facts.items() if value is not None}
 
@@ -63,7 +63,7 @@ def shares() -> dict[str, pl.Expr]:
     return {name: pl.when(pl.col(f"{name}_max") > 0).then(pl.col(name) / pl.col(f"{name}_max")) for name in COMPONENTS}
 
 
-def _score_facts(place: Place) -> Row:
+def _score_facts(place: ShardFolder) -> Row:
     frame = scan(place).select(
         rollouts=pl.len(),
         reward=pl.col("reward").mean(),
@@ -75,7 +75,7 @@ def _score_facts(place: Place) -> Row:
     return frame.collect(engine="streaming").row(0, named=True)
 
 
-def _group_facts(place: Place) -> Row:
+def _group_facts(place: ShardFolder) -> Row:
     fresh = scan(place).filter(pl.col("last_round") == pl.col("last_round").max())
     kinds = fresh.select(
         right=(pl.col("n_exact") == pl.col("n")) & (pl.col("n") > 0),
@@ -93,13 +93,13 @@ def _group_facts(place: Place) -> Row:
     }
 
 
-def _step_facts(place: Place) -> Row:
+def _step_facts(place: ShardFolder) -> Row:
     means = scan(place).filter(pl.col("metric").is_in(STEP_METRICS)).group_by("metric").agg(pl.col("value").mean())
     return {f"step {name}": value for name, value in means.collect(engine="streaming").sort("metric").iter_rows()}
 
 
 def _state_facts(path: Path) -> Row:
-    state = read_json(path) or {}
+    state = read_object(path) or {}
     facts = {f"weight {name}": value for name, value in (state.get("weights") or {}).items()}
     return facts | {f"mastery {name}": value for name, value in (state.get("mastery") or {}).items()}
 
@@ -215,7 +215,7 @@ def visits(run: RunFolder, slot: str) -> list[Row]:
     return found
 
 
-def opened(text: object) -> object:
+def decoded(text: object) -> object:
     """A JSON column as a value; the text itself when it cannot be read."""
     if not isinstance(text, str):
         return text
