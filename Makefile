@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help install demo test test-slow lint format policy docs bench clean campaign
+.PHONY: help install demo test test-slow lint format policy docs bench clean campaign proof
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ docs: $(STAMP)  ## write the reference pages under docs/ from the code
 
 campaign: $(STAMP)  ## kill every stage, flip bits, fill disks, race processes (an hour)
 	@$(BIN)/python tests/trust/campaign.py
+
+proof: $(STAMP)  ## digests of all that every stage makes on fixed inputs, into runs/proof (five minutes)
+	@$(BIN)/python tests/support/proof.py --out runs/proof --package .
 
 bench: $(STAMP)  ## one JSON line per benchmark
 	@for script in benchmarks/[a-z]*.py; do case $$script in *gpu_*) ;; *) $(BIN)/python $$script --json || exit 1;; esac; done
