@@ -127,8 +127,8 @@ class Proof:
                 (self.work / "raw" / "ids.txt").write_text("\n".join(wanted), encoding="utf-8")
             self.cli(f"score r0/tasks r1/rollouts {settings} -o s{at}/scores")
         for method in typed.METHODS.split():
-            more = "--metric reward --kappa 0.1 --drop-flat --activation-tasks 8 --activation-batches 1"
-            self.cli(f"filter r1/scores --method {method} --activation-batches 0 -o f/{method}-1")
+            more = "--metric reward --kappa 0.1 --drop-flat"
+            self.cli(f"filter r1/scores --method {method} -o f/{method}-1")
             self.cli(f"filter r2/scores --history f/{method}-1 --method {method} {more} -o f/{method}-2")
         one = "--tasks r0/tasks --groups r1/groups --scores r1/scores --rollouts r1/rollouts --state r0/state.json"
         for at, settings in enumerate(typed.CURRICULA.strip().splitlines()):
