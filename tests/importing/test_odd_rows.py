@@ -393,4 +393,4 @@ def test_damaged_rows_of_all_formats_add_up(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_damaged_rows_add_up(tmp_path: Path):
-    damage_all(tmp_path, 8000, 1)
+    damage_all(tmp_path, 9000, 1)
