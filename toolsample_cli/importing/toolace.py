@@ -68,13 +68,11 @@ def python_calls(text: str) -> list[Call]:
     while body[at:].strip(" \n,"):
         opening = body.find("(", at)
         closing = _closing(body, opening) if opening >= 0 else -1
-        while (
-            closing >= 0 and (next_one := body.find("(", closing)) >= 0 and not body[closing + 1 : next_one].strip(" ")
-        ):
-            opening, closing = (
-                next_one,
-                _closing(body, next_one),
-            )  # `name (v2)(a=1)`: the last group holds the arguments
+        following = body.find("(", closing)
+        while closing >= 0 and following >= 0 and not body[closing + 1 : following].strip(" "):
+            # `name (v2)(a=1)`: the last group holds the arguments
+            opening, closing = following, _closing(body, following)
+            following = body.find("(", closing)
         if closing < 0:
             raise Reject("bad_call", f"brackets do not match: {body[at : at + 80]!r}")
         name = body[at:opening].strip(" \n,")
@@ -83,23 +81,24 @@ def python_calls(text: str) -> list[Call]:
     return calls
 
 
-def _closing(text: str, opening: int) -> int:
+def _unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
+    """(index, character, depth of brackets behind it) of every character from `start` on that is outside quotes."""
     depth, quote, skip = 0, "", False
-    for index in range(opening, len(text)):
+    for index in range(start, len(text)):
         char = text[index]
         if skip:
             skip = False
         elif quote:
             skip, quote = char == "\\", "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-            if depth == 0:
-                return index
-    return -1
+        else:
+            quote = char if char in "\"'" else ""
+            depth += (char in "([{") - (char in ")]}")
+            yield index, char, depth
+
+
+def _closing(text: str, opening: int) -> int:
+    """Where the bracket at `opening` is closed; -1 when it is not."""
+    return next((index for index, char, depth in _unquoted(text, opening) if char in ")]}" and depth == 0), -1)
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -120,19 +119,9 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _parts(text: str) -> Iterator[str]:
     """The text cut at commas outside brackets and quotes."""
-    depth, quote, skip, start = 0, "", False, 0
-    for index, char in enumerate(text):
-        if skip:
-            skip = False
-        elif quote:
-            skip, quote = char == "\\", "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-        elif char == "," and depth == 0:
+    start = 0
+    for index, char, depth in _unquoted(text):
+        if char == "," and depth == 0:
             yield text[start:index]
             start = index + 1
     if text[start:].strip():
